@@ -23,7 +23,7 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 
 def argument_names(header: Header) -> tuple[str, ...]:
     """What a script knows of its arguments, by name; `NAME_text` is a number as it was given."""
-    records = ("each", "each_count") if header.words("Each") else ()
+    records = ("each", "each_count", "column") if header.words("Each") else ()
     tails = ("tails",) if "Tail" in header.sections else ()
     texts = (f"{word.removesuffix(':int')}_text" for word in header.words("Args") if ":int" in word)
     return (*names_of(header.words("Args")), *texts, *records, *tails)
@@ -89,8 +89,16 @@ with a Unix time in ms still has the 14 digits that Lua writes exactly. Most are
 remembered."""
 
 
+_COLUMN: Final = """function column(n)
+local all, found = records, {{}}
+for i = 1, each_count do found[i] = all[{args} + n + (i - 1) * {each}] end
+return found
+end"""
+
+
 def each_record(header: Header, shared: Iterable[str]) -> str:
-    """``each(i)``, the fields of a record of this call; nothing if the script takes no records."""
+    """``each(i)``, the fields of a record of this call, and ``column(n)``, field n of all records, if an include asks
+    for it; nothing if the script takes no records."""
     args, each = header.words("Args"), header.words("Each")
     if not each:
         return ""
@@ -105,6 +113,11 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
             f"local all, at = records, i * {len(each)} + {len(args) - len(each)}",
             f"return {values}",
             "end",
+            *(
+                _COLUMN.format(args=len(args), each=len(each)).split("\n")
+                if "column" in shared
+                else ()
+            ),
         ]
     )
 

@@ -2,7 +2,7 @@
 
 Most reports are of one job, from workers with one place: that one is decided and written without the tables of many.
 
-Keys: jobs state leases
+Keys: state leases
 Args: each each_count worker tails
 Meta: ties
 Uses: call(now_text) meta(facts) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
@@ -54,9 +54,8 @@ local function decide_success()
       end
       size = size + 1
       done[size], events[size] = id, '["' .. id .. ending
-      local lane = lane_in(line)
-      if lane then
-        note_release(lane, id)
+      if line:find(' lane=', 1, true) then
+        note_release(lane_in(line), id)
       end
     else
       answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
