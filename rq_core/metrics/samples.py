@@ -74,6 +74,7 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
         ("backlog_events", queue.backlog),
         ("backlog_bytes", queue.backlog_bytes),
         ("backlog_ratio", queue.backlog_ratio),
+        ("backlog_oldest_seconds", (queue.oldest_event_ms or 0) / 1000),
         ("workers", len(present)),
         ("worker_places", sum(each.says.places for each in present)),
         ("worker_busy_places", sum(each.says.busy for each in present)),
