@@ -194,11 +194,11 @@ local function take_run()
   local behind = #beginning + 1
   repeat
     given[id] = true
-    local is_full = take(id, spec, '', '', head, seq, nil)
+    local is_last = take(id, spec, '', '', head, seq, nil)
     at = at + 1
     id = entries[at]
     spec = entry_specs[at]
-    if is_full or not spec or given[id] or decided[id] then
+    if is_last or not spec or given[id] or decided[id] then
       break
     end
     local line = entry_lines[at]

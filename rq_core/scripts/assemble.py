@@ -79,6 +79,8 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
     shared = [word for word in argument_names(header) if word in needed]
     arguments = bind_args(header, shared)
+    texts = bind_texts(header, shared)
+    bound = "KEYS, ARGV" if texts else "KEYS"
     numbers = mentioned | words(arguments)
     everything = numbers | script.words
     taken = ", ".join(name for name in _GLOBALS if name in {*everything, "redis", "tonumber"})
@@ -93,10 +95,11 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         "local resets = {}",
         *blocks,
         _bind(
+            bound,
             [
                 f"if not redis then {taken} = globals() end",
                 bind_keys((*declared, *on_demand)),
-                bind_texts(header, shared),
+                texts,
             ],
             blocks,
         ),
@@ -104,7 +107,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         each_record(header, shared),
         tail(header, shared),
         "local function run(KEYS, ARGV)",
-        "bind(KEYS, ARGV)",
+        f"bind({bound})",
         arguments,
         script.code,
         "end",
@@ -200,15 +203,15 @@ def _blocks(
     return blocks, frozenset(needed_by_includes), frozenset(placed)
 
 
-def _bind(lines: Iterable[str], blocks: Iterable[str]) -> str:
-    """``bind(KEYS, ARGV)``: these lines, then the resets of the includes, each by a name of its own: that costs a call
+def _bind(parameters: str, lines: Iterable[str], blocks: Iterable[str]) -> str:
+    """``bind``: these lines, then the resets of the includes, each by a name of its own: that costs a call
     half of what a walk through a list does."""
     count = sum(block.count(_RESET) for block in blocks)
     names = [f"reset_{n}" for n in range(1, count + 1)]
     return "\n".join(
         [
             f"local bind = (function({', '.join(names)})",
-            "return function(KEYS, ARGV)",
+            f"return function({parameters})",
             *lines,
             *(f"{name}()" for name in names),
             "end",
