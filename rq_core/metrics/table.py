@@ -136,6 +136,19 @@ FAMILIES: Final = (
         "How much of the backlog's bound they use: at 1 enqueuing is refused, at 2 claiming.",
         "queue",
     ),
+    _state("rqc_kept_results_bytes", "What kept results take.", "queue"),
+    _state(
+        "rqc_kept_results_ratio",
+        "How much of their bound they use: at 1 those nearest their end lose their values.",
+        "queue",
+    ),
+    Family(
+        "rqc_kept_results_evicted_total",
+        "counter",
+        "state",
+        ("queue",),
+        "Kept results that have lost their values so.",
+    ),
     _state(
         "rqc_workers",
         "Workers that work for the queue, busy or idle, and have been heard of in the last 30 s.",
