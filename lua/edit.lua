@@ -1,6 +1,7 @@
 --[[ edit: an operator or a producer changes when jobs that wait will run: their priority, their due time, their deadline.
 
-PRIORITY is a name. DUE and EXPIRES are Unix ms, or `+` and ms from now; `+0` is at once. What is empty stays as it is. LINE is
+PRIORITY is a name. DUE and EXPIRES are Unix ms, or `+` and ms from now; `+0` is at once. EXPIRES `-` takes the deadline away. What is empty
+stays as it is. LINE is
 the state line on which the change rests; empty: whichever the job has.
 
 A job that gets another priority joins the tail of that line, in the lane of that priority if it has one. A job that is to
@@ -12,7 +13,7 @@ Meta: ties
 Later: sequence
 Args: slot number:int by why priority due expires
 Each: id line
-Unread: ready scheduled
+Unread: ready scheduled expiring
 Uses: call(open_call close_call now seldom) backlog(refuse_backlog) meta(facts fact set_fact) emit(emit quoted)
     state(count rank write_line) named(decide_named) withdrawal(withdraw write_withdrawn) joining(join write_joining)
     ready(return_ready) lane_standing(lane_of) lane_members(put) lane_write(check_lanes write_lanes)
@@ -41,7 +42,7 @@ if priority ~= '' and not new_rank then
   return {'refused', 'arguments', 'priority'}
 elseif due ~= '' and not due_at then
   return {'refused', 'arguments', 'due'}
-elseif expires ~= '' and not deadline then
+elseif expires ~= '' and expires ~= '-' and not deadline then
   return {'refused', 'arguments', 'expires'}
 end
 check_keys()
@@ -54,6 +55,7 @@ end
 
 local seq, next_due = fact('sequence'), earliest_due(0)
 local events, lines, edited = {}, {}, {}
+local endless = {}                               -- members of `expiring` of deadlines that are taken away
 local due_times = {}                             -- times and members of `scheduled`
 local returning = {[0] = {}, {}, {}, {}}         -- by priority: {id, seq} of those that return to a plain list
 
@@ -105,7 +107,10 @@ local function change(id, job, new_due, new_expires)
   elseif not new_due and has_new_place then
     let_wait(id, job)
   end
-  if new_expires ~= old_expires then
+  if not new_expires and old_expires then
+    job.expires = nil
+    endless[#endless + 1] = 'job|' .. id
+  elseif new_expires ~= old_expires then
     job.expires = digits(new_expires)
     note_deadline(id, job.expires)
   end
@@ -124,7 +129,7 @@ local answer = decide_named(function(id, job)
     return 'changed'
   end
   local old_due, old_expires = tonumber(job.due), tonumber(job.expires)
-  local new_due, new_expires = old_due, deadline or old_expires
+  local new_due, new_expires = old_due, deadline or expires ~= '-' and old_expires or nil
   if due_at then
     new_due = due_at > now and due_at or nil
   end
@@ -134,7 +139,10 @@ local answer = decide_named(function(id, job)
     return 'same'
   end
   edited[id] = true
-  change(id, job, new_due, new_expires ~= old_expires and new_expires or job.expires)
+  if new_expires == old_expires then
+    new_expires = job.expires
+  end
+  change(id, job, new_due, new_expires)
   return 'edited'
 end)
 check_lanes()
@@ -145,6 +153,7 @@ if seldom then
   write_deadlines()
 end
 call_many('HSET', state, lines)
+call_many('ZREM', expiring, endless)
 call_many('ZADD', scheduled, due_times)
 write_joining()
 for at = 0, 3 do

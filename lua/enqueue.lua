@@ -1,5 +1,5 @@
 --[[ enqueue: a producer hands over jobs. All new ones are accepted together; an id that is live is a duplicate, and
-what happens to a job whose scopes are full is said with it.
+what happens to a job whose scopes are full is said with it. A job that waits past its deadline yields its id (see enqueue/overdue).
 
 FULL, which comes in KINDS, is empty (the job waits), or rules: `discard|SCOPE|N` and `reject|SCOPE|N` for a scope that is
 full, counting what holds it and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap
@@ -17,7 +17,7 @@ Lua has to copy it, at some 12 instructions a byte.
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
 
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none, ready -replaced-> none,
-    scheduled -replaced-> none
+    scheduled -replaced-> none, ready -expired-> none, scheduled -expired-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
 With: results kept returned
 Meta: sequence caps_by_task ties remembers
@@ -28,7 +28,7 @@ Uses: call(open_call close_call now now_text seldom seldom_list) backlog(refuse_
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
     ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
-    naming(want_name read_holders kept_by take_name emit_names write_names) ended(refuse_keys check_ended write_ended) withdrawal(write_withdrawn)
+    naming(want_name read_holders kept_by take_name emit_left write_left write_names) ended(refuse_keys check_ended) overdue(expire_overdue)
     recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same) batch(call_many read_many)
 Returns: ok {PLACE duplicate|mismatch|discarded|rejected|held|replaced WHAT}… | refused audit_backlog BACKLOG BOUND |
     refused results_full IDS BOUND SETTING | refused arguments kinds|kind|id|digest | with | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
@@ -78,6 +78,9 @@ local live = read_many(jobs, ids)
 local caps_by_task = facts.caps_by_task
 if names or may_wait or caps_by_task or is_long then
   check_keys()
+end
+if facts.ties then
+  expire_overdue(ids, live)
 end
 if results then
   recall(ids, live)
@@ -253,15 +256,14 @@ if seldom then
   check_ended()
 end
 
--- An id that was dropped may come again in the same call, and be taken.
-emit('discarded', now_text, by, dropped)
+-- An id that another job gives up in this call may be dropped, and one that was dropped may come again, and be taken.
 if seldom then
-  emit_names(by)
+  emit_left(by)
 end
+emit('discarded', now_text, by, dropped)
 emit('enqueued', now_text, by, events)
 if seldom then
-  write_ended()
-  write_withdrawn()
+  write_left()
 end
 call_many('HSET', jobs, values)
 call_many('HSET', state, lines)

@@ -8,6 +8,8 @@ not overdue, or whose id is remembered since another one ended, is not put back.
 `missing`: the same for a job that the log takes for alive too; a baseline says first that it was not.
 `remember`: the id of a job that has ended is remembered again up to DUE_MS; LINE is its field of `results`. An id that is in
 use, or is remembered, is left alone. No event tells of it: nothing happens to a job.
+`name`: the name of a job that has ended stands again up to the instant that its LINE says (`stands=until:MS`). One that another job holds is
+left alone. No event tells of it either.
 `remove`: a job that had ended and that is alive again goes, if its line still reads LINE. One with a claim in force stays:
 its handler may be half-way.
 
@@ -25,12 +27,13 @@ Unread: jobs dead expiring
 Uses: call(open_call close_call now seldom) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
     state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
     joining(join write_joining) ended(refuse_keys leaves check_ended write_ended) retaking(is_held retake write_retaken) yielding(emit_yielded write_yielded)
+    names(holds_name)
     withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
     wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
     remembered(keep_line) recalling(recall take_id)
-Returns: ok ENTRY {ID restored|removed|remembered|known|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
+Returns: ok ENTRY {ID restored|removed|remembered|named|known|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
     refused arguments kind | with | epoch. ENTRY is the AFTER of the next call; known: the id is remembered
-    already; gone: its moment is over, or there is nothing to remove; STATE is that of a job that was left alone
+    already; named: its name stands again; gone: its moment is over, or there is nothing to remove; STATE is that of a job that was left alone
 Invariants: I1, I6, I10
 ]]
 
@@ -52,7 +55,8 @@ for i = 1, each_count do
   local id, kind, _, line = each(i)
   local job = read_line(line)
   local is_known = kind == 'restore' or kind == 'missing' or kind == 'remove'
-  if not job or not (is_known and job.task or kind == 'remember' and job.once) then
+  local stands = kind == 'name' and job and job.unique and (job.stands or ''):match('^until:%d+$')
+  if not job or not (is_known and job.task or kind == 'remember' and job.once or stands) then
     return {'refused', 'arguments', 'kind'}
   elseif job.once and not results then
     return {'with'}
@@ -117,6 +121,15 @@ for i = 1, each_count do
       take_id(i, id)
       keep_line(id, line, due_ms)
       seen[id] = {state = 'remembered'}
+    end
+  elseif kind == 'name' then
+    local job = read_line(line)
+    if is_held(id, job) then
+      outcome = 'held'
+    elseif holds_name(job, now) then
+      outcome = 'named'
+      set_fact('ties', 1)
+      retake(id, job)
     end
   elseif kind == 'remove' then
     if alive and alive.state ~= 'gone' then

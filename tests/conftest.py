@@ -11,6 +11,7 @@ import asyncio
 import functools
 import inspect
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,11 @@ from tests.kit.servers import Engine, PostgresServer, RedisServer
 # Real servers take their time now and then; a failure prints how to repeat it.
 settings.register_profile("rq-core", deadline=None, print_blob=True)
 settings.load_profile("rq-core")
+
+# Python's bytecode is kept, whatever the environment says: a run starts some hundreds of processes that import the same
+# modules, and to compile them takes each of those longer than all else that it does to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # redis-py reads the metadata of its package, to find its own version, at every connection.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
@@ -50,10 +56,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    """What is long in one piece goes first and what is short last, so that no process has work alone at the end."""
-    if _file(item.nodeid) in WHOLE_FILES | {"tests/rigs/chaos/test_chaos.py"}:
+    """Alone tests go first, one after the other: between others, each would wait for those that run, and nothing new
+    would begin meanwhile. Then comes what is long in one piece, and what is short last, so that no process has work
+    alone at the end."""
+    if item.get_closest_marker("alone") is not None:
         return 0
-    return 2 if item.nodeid.startswith("tests/unit/") else 1
+    if _file(item.nodeid) in WHOLE_FILES or item.get_closest_marker("long") is not None:
+        return 1
+    return 3 if item.nodeid.startswith("tests/unit/") else 2
 
 
 def pytest_unconfigure() -> None:
@@ -84,6 +94,13 @@ class Shares(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return file if (file := _file(nodeid)) in WHOLE_FILES else nodeid
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Note that a test is done, and forget what is: xdist counts all that a process ever had, after each test."""
+        super().mark_test_complete(node, item_index, duration)
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:

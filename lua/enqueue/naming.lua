@@ -18,8 +18,8 @@ gets a field of those that replace, `deferred` the fields for which one has give
 plain jobs that have the place of one that they replaced.
 
 Keys: slots state
-Uses: call(now now_text seldom seldom_list) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves)
-    withdrawal(withdraw) deadline(note_coming) digits(digits) ready(return_ready) recalling(note_replaced) emit(emit)
+Uses: call(now now_text seldom seldom_list) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves write_ended)
+    overdue(emit_overdue) withdrawal(withdraw write_withdrawn) deadline(note_coming) digits(digits) ready(return_ready) recalling(note_replaced) emit(emit)
     yielding(is_yielding yield_name emit_yielded write_yielded)
 ]]
 
@@ -48,6 +48,9 @@ local function read_names(size)
   local held = read_many(slots, fields)
   for i = 1, #fields do
     local field, holder = fields[i], holder_in(held[i], now)
+    if holder == held[i] and seldom.left and seldom.left[holder] then
+      holder = nil   -- it has just expired
+    end
     held_by[field] = holder or false
     if holder and holder == held[i] then
       lasting[#lasting + 1] = holder
@@ -151,10 +154,17 @@ local function take_name(i, id, kind, lane)
   return seldom.digests[i], name, stands, due_at, old, place
 end
 
---- Append what becomes of the jobs that had the names.
-local function emit_names(actor)
+--- Append what becomes of the jobs that had the ids, and of those that had the names.
+local function emit_left(actor)
+  emit_overdue(actor)
   emit_yielded(actor)
   emit('replaced', now_text, actor, seldom.replaced)
+end
+
+--- Those of them that leave are gone, before others have their ids.
+local function write_left()
+  write_ended()
+  write_withdrawn()
 end
 
 --- Write the names, and the plain jobs that have the places of those that they replaced: each goes to the head of its list, since

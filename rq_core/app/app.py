@@ -209,6 +209,10 @@ class App(ManyProducer):
         if hook_given is not None and not callable(hook_given):
             must = "must be a function that takes a DeadJob"
             raise InvalidOption(option="on_dead", value=on_dead, must=must)
+        unique_given: object = unique
+        if isinstance(unique_given, type):
+            must = f"must be made, not the class: write unique={unique_given.__name__}(…)"
+            raise InvalidOption(option="unique", value=unique_given.__name__, must=must)
         policy = retry or RetryPolicy()
         options = JobOptions(
             queue=queue,

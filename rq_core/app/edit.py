@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 from rq_core.app.options import JobOptions, PriorityName, priority_of
 from rq_core.errors import InvalidOption, NotEdited, UsageError
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class EditOptions(TypedDict, total=False):
-    """What an edit changes; at least one must be given. An option that is None stays as it is.
+    """What an edit changes; at least one must be given. What is not given stays as it is.
 
     ``priority``: the job joins the tail of that line. ``delay`` (seconds from now, or a timedelta), ``at`` (a
     datetime with a time zone) or ``now=True`` say when it becomes ready. ``expires`` is its deadline, in seconds
-    from now or as a datetime with a time zone.
+    from now or as a datetime with a time zone; None takes its deadline away. Of the others, None changes nothing.
     """
 
     priority: Priority | PriorityName | None
@@ -29,21 +29,25 @@ class EditOptions(TypedDict, total=False):
     expires: Duration | datetime | None
 
 
-def change_of(
-    queue: str,
-    *,
-    priority: Priority | PriorityName | None = None,
-    delay: Duration | None = None,
-    at: datetime | None = None,
-    now: bool = False,
-    expires: Duration | datetime | None = None,
-) -> Change:
-    """Return the change as the scripts take it. Raises InvalidOption, or UsageError if nothing is given."""
+_NAMES: Final = tuple(EditOptions.__annotations__)
+
+
+def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
+    """Return the change as the scripts take it. Raises InvalidOption, UsageError if nothing is given, or TypeError for
+    an option that there is not."""
+    unknown = next((name for name in options if name not in _NAMES), None)
+    if unknown is not None:
+        says = f"edit() got an unexpected keyword argument {unknown!r}"
+        raise TypeError(
+            f"{says}: it changes {', '.join(_NAMES)}. A job's arguments stay as they are"
+        )
+    priority, delay, at = options.get("priority"), options.get("delay"), options.get("at")
+    now, expires = options.get("now", False), options.get("expires")
     if now and (delay is not None or at is not None):
         other = "delay" if delay is not None else "at"
         raise InvalidOption(option="now", value=now, must=f"does not go with {other}")
     given = JobOptions(queue).changed(delay=delay, at=at, expires=expires)
-    due = expires_text = ""
+    due, expires_text = "", "-" if "expires" in options else ""
     if now or delay is not None:
         due = f"+{given.delay_ms}"
     elif at is not None:
@@ -53,7 +57,7 @@ def change_of(
     level = "" if priority is None else str(priority_of(priority))
     change = Change(level, due, expires_text)
     if change == Change():
-        raise UsageError("nothing to change: give priority, delay, at, now or expires")
+        raise UsageError(f"nothing to change: give {', '.join(_NAMES[:-1])} or {_NAMES[-1]}")
     return change
 
 

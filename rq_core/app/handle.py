@@ -192,8 +192,9 @@ class JobHandle(Generic[R_co]):
 
         ``priority``: it joins the tail of that line. ``delay`` (seconds from now, or a timedelta), ``at`` (a
         datetime with a time zone) or ``now=True`` say when it becomes ready; one that has waited before returns to its
-        place in line. ``expires`` is its deadline, in seconds from now or as a datetime with a time zone. What is not
-        given stays as it is; the arguments always do. A job that is as asked already is left alone.
+        place in line. ``expires`` is its deadline, in seconds from now or as a datetime with a time zone; None takes
+        its deadline away. What is not given stays as it is; the arguments always do. A job that is as asked already is
+        left alone.
 
         With ``line``, the job is edited only if this is still its state line, as `rq-core job ID --json` prints it.
 

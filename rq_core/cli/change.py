@@ -70,6 +70,7 @@ def cancel(ids: Sequence[str], **given: Any) -> None:
     metavar="SECONDS",
     help="Seconds after which no worker begins the jobs any more.",
 )
+@click.option("--no-deadline", is_flag=True, help="The jobs do not expire any more.")
 @click.option(
     "--if-line",
     "line",
@@ -86,18 +87,24 @@ def edit(
     line: str,
     *,
     now: bool,
+    no_deadline: bool,
     **given: Any,
 ) -> None:
     """Change the priority, the due time or the deadline of jobs that wait.
 
     A job that runs or is dead stays as it is. What is not given stays as it is, and so do the arguments.
     """
-    from rq_core.app.edit import change_of
+    from rq_core.app.edit import EditOptions, change_of
 
     if not ids:
         raise click.UsageError("no job given", click.get_current_context())
+    if no_deadline and expires is not None:
+        raise click.UsageError("--no-deadline does not go with --expires")
     # The options are the same in every queue.
-    change = change_of("-", priority=priority, delay=delay, now=now, expires=expires)
+    options: EditOptions = {"priority": priority, "delay": delay, "now": now}
+    if no_deadline or expires is not None:
+        options["expires"] = expires
+    change = change_of("-", **options)
     with connect(given["redis_url"], given["prefix"]) as client:
         verb = partial(client.calls.admin.edit, change=change, line=line)
         _apply(client, verb, ids, given, done={"edited", "same"})

@@ -79,6 +79,7 @@ class Transition(NamedTuple):
 _S, _E = State, Event
 
 _REPLACED_WHEN: Final = "a job of its name takes its place, and it was never claimed"
+_ASKED_FOR: Final = "its deadline is over, and another job of its id comes"
 _EXPIRED_AFTER_A_FAILURE: Final = "its deadline is over, and it had failed or lost a worker before"
 
 _ALONE: Final[tuple[Transition, ...]] = (
@@ -87,6 +88,8 @@ _ALONE: Final[tuple[Transition, ...]] = (
     Transition(None, _E.DISCARDED, None, "enqueue", "a scope is full, and its cap says discard"),
     Transition(_S.READY, _E.REPLACED, None, "enqueue", _REPLACED_WHEN),
     Transition(_S.SCHEDULED, _E.REPLACED, None, "enqueue", _REPLACED_WHEN),
+    Transition(_S.READY, _E.EXPIRED, None, "enqueue", _ASKED_FOR),
+    Transition(_S.SCHEDULED, _E.EXPIRED, None, "enqueue", _ASKED_FOR),
     Transition(_S.SCHEDULED, _E.PROMOTED, _S.READY, "claim", "its due time has come"),
     Transition(_S.READY, _E.CLAIMED, _S.RUNNING, "claim"),
     Transition(_S.RUNNING, _E.LEASE_EXPIRED, _S.READY, "claim", "the lease is over"),

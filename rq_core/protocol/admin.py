@@ -25,7 +25,7 @@ class Change(NamedTuple):
     due: str = ""
     """Unix ms, or ``+`` and ms from now; ``+0`` is at once."""
     expires: str = ""
-    """The deadline, likewise."""
+    """The deadline, likewise; ``-`` takes it away."""
 
 
 class Admin:
@@ -86,7 +86,15 @@ class Admin:
         for start in range(0, len(once), IDS_CHUNK):
             chunk = once[start : start + IDS_CHUNK]
             outcomes |= yield from self._delivery.call(
-                Call(name, queue, args, parse_pairs, [(i, *of_each) for i in chunk], chunk)
+                Call(
+                    name,
+                    queue,
+                    args,
+                    parse_pairs,
+                    [(i, *of_each) for i in chunk],
+                    chunk,
+                    absent=dict.fromkeys(chunk, "gone"),
+                )
             )
         return outcomes
 

@@ -60,11 +60,11 @@ class Restoration(NamedTuple):
 
     id: str
     kind: str
-    """restore, missing, remove or remember."""
+    """restore, missing, remove, remember or name."""
     due_ms: int
     line: str
     """restore, missing: its state line, without place, due time and since when; remove: as it reads now; remember:
-    the field of ``results``."""
+    the field of ``results``; name: its name, and until when that stands."""
     detail: str
     """The rest of the event's fields, as JSON."""
     spec: str = ""
@@ -76,8 +76,8 @@ class Restored(NamedTuple):
     last: str
     """The ``after`` of the next one."""
     outcomes: dict[str, str]
-    """By id: restored, removed, remembered, known, held, gone, or the state that it is in and was left in. (restored:
-    what was put back; remembered of such: it was not, since another job of its id has ended since.)"""
+    """By id: restored, removed, remembered, named, known, held, gone, or the state that it is in and was left in.
+    (restored: what was put back; remembered of such: it was not, since another job of its id has ended since.)"""
 
 
 class Audit:
@@ -239,6 +239,12 @@ def take_out(job_id: str, line: str, ended: str) -> Restoration:
 def remember(job_id: str, until_ms: int, line: str) -> Restoration:
     """Remember the id of a job that has ended up to this moment; ``line`` is its field of ``results``."""
     return Restoration(job_id, "remember", until_ms, line, "null")
+
+
+def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
+    """Let the name of a job that has ended stand up to this instant, as a throttle's does."""
+    line = f"ended unique={name} stands=until:{until_ms}"
+    return Restoration(job_id, "name", until_ms, line, "null")
 
 
 def parse_restored(reply: Sequence[Any]) -> Restored:

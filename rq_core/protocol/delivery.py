@@ -20,6 +20,7 @@ from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.model.machine import LAYOUT
 from rq_core.protocol import denial, server_check
+from rq_core.protocol.absence import look_for
 from rq_core.protocol.asking import Asking, meaning_of, pause, wrong_type
 from rq_core.protocol.plan import (
     Call,
@@ -275,7 +276,9 @@ class Delivery:
                 self._use_functions(False)
             elif forgotten:
                 trouble = (yield from self._load(forgotten)) or trouble
-            unusable, silence = yield from self._meet(strangers, sent=bool(lost))
+            unusable, silence = yield from self._meet(
+                strangers, [calls[i] for i in waiting], sent=bool(lost)
+            )
             for i in waiting:
                 results[i] = unusable.get(calls[i].queue)
             waiting = [i for i in waiting if results[i] is None]
@@ -289,13 +292,19 @@ class Delivery:
                 commands[i] = self._command(calls[i], slots[i])
 
     def _meet(
-        self, queues: Iterable[str], *, sent: bool
-    ) -> Plan[tuple[dict[str, errors.RqCoreError], errors.ServerError | None]]:
-        """Meet queues whose history is another one. Returns why some cannot be used: the others' calls, done or
-        not, must not suffer for it; and, if calls may have been carried out (``sent``), that there was no answer."""
-        unusable: dict[str, errors.RqCoreError] = {}
+        self, queues: Iterable[str], calls: Sequence[Call[Any]], *, sent: bool
+    ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
+        """Meet queues whose history is another one. Returns what calls to some are answered: why they cannot be used,
+        since the others' calls, done or not, must not suffer for it, or that there is nothing; and, if calls may have
+        been carried out (``sent``), that there was no answer."""
+        unusable: dict[str, Any] = {}
         for queue in sorted(queues):
             try:
+                # A client sends such a call by itself.
+                if (yield from self._is_absent(next(c for c in calls if c.queue == queue))):
+                    unusable[queue] = next(c for c in calls if c.queue == queue).absent
+                    self._met.discard(queue)
+                    continue
                 yield from self.handshake(queue)
             except (errors.Refused, errors.QueueDamaged) as error:
                 unusable[queue] = error
@@ -395,11 +404,20 @@ class Delivery:
     def call(self, call: Call[T]) -> Plan[T]:
         """Carry out one call. Raises what it was refused with."""
         if call.queue not in self._met:
+            if (yield from self._is_absent(call)):
+                return call.absent  # type: ignore[return-value]
             yield from self.handshake(call.queue)
         (result,) = yield from self.carry_out([call])
         if isinstance(result, errors.RqCoreError):
             raise result
         return result  # type: ignore[no-any-return]
+
+    def _is_absent(self, call: Call[Any]) -> Plan[bool]:
+        """Whether a call that makes no queue finds none."""
+        if call.absent is None:
+            return False
+        found = yield from self.ask(look_for(call, self.prefix), call.queue)
+        return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:
         """New epochs of the queue must be greater than this one (a mirror knows the last that SQL has)."""

@@ -77,6 +77,8 @@ class Call(Generic[T_co]):
     """See Send."""
     tail: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Notes on some records, and texts, by their place from 1."""
+    absent: T_co | None = None
+    """The answer if there is no such queue, which this call then does not make. None: it makes the queue."""
 
 
 def pairs_of(value: Any) -> dict[str, Any]:

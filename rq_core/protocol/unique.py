@@ -85,6 +85,8 @@ class Names:
         once = tuple(dict.fromkeys(map(check_unique_name, names)))
         for start in range(0, len(once), IDS_CHUNK):
             records = [(name,) for name in once[start : start + IDS_CHUNK]]
-            found = yield from self._delivery.call(Call("free", queue, args, parse_pairs, records))
+            absent = {name: "-" for (name,) in records}
+            call = Call("free", queue, args, parse_pairs, records, absent=absent)
+            found = yield from self._delivery.call(call)
             holders |= {name: None if by == "-" else by for name, by in found.items()}
         return holders

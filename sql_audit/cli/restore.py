@@ -105,6 +105,10 @@ def restore(
             say(
                 f"  {each.forgotten} ids of jobs that have ended are to be remembered, and Redis has forgotten them"
             )
+        if each.names:
+            say(
+                f"  {each.names} names of jobs that have ended still stand (Throttle), and Redis has forgotten them"
+            )
         for job in each.lost:
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_ in each.revived:
@@ -144,6 +148,8 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         say(f"{name}: {each.restored} jobs restored, {each.removed} removed")
         if each.remembered:
             say(f"  {each.remembered} ids of jobs that have ended are remembered again")
+        if each.named:
+            say(f"  {each.named} names of jobs that have ended stand again")
         for job in (*each.over, *each.uncertain, *each.unknown):
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_id in each.held:

@@ -31,7 +31,7 @@ from rq_core.model.effects import JOB_ENDS
 from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import State
-from rq_core.model.names import read_stands
+from rq_core.model.names import name_field, read_holder, read_stands
 from rq_core.model.state_line import read_job
 from rq_core.protocol.admin import IDS_CHUNK
 from rq_core.protocol.audit import Restoration, take_out
@@ -49,7 +49,7 @@ from sql_audit.store.statements import CURSOR
 from sql_audit.store.tables import GONE, LOST
 from sql_audit.upkeep.lost import LostJob, Told, judge, tell
 from sql_audit.upkeep.uncertain import Places, ended_by_baselines
-from sql_audit.upkeep.windows import forgotten, in_force
+from sql_audit.upkeep.windows import forgotten, in_force, named, names_in_force
 
 CHUNK: Final = 1_000
 """Jobs that Redis, or SQL, is asked about at once."""
@@ -103,6 +103,8 @@ class Survey:
     revived: list[RevivedJob] = field(default_factory=list)
     forgotten: int = 0
     """Ids that are to be remembered after their jobs' ends, and that Redis has forgotten."""
+    names: int = 0
+    """Names that stand to an instant though their jobs have ended, and that Redis has forgotten."""
 
 
 @dataclass(slots=True)
@@ -113,6 +115,8 @@ class Applied:
     removed: int = 0
     remembered: int = 0
     """Ids of jobs that have ended, and that Redis remembers again."""
+    named: int = 0
+    """Names of jobs that have ended, and that stand again to their instants."""
     over: list[LostJob] = field(default_factory=list)
     """Lost jobs that need no other run. Nothing was done about them."""
     uncertain: list[LostJob] = field(default_factory=list)
@@ -142,6 +146,8 @@ class _Gap(NamedTuple):
     """State lines of jobs that have ended by what Redis forgot."""
     windows: list[Restoration]
     """What makes Redis remember the ids that it has forgotten."""
+    names: list[Restoration]
+    """What lets the names stand again that it has forgotten."""
     last: str
     """The last restore."""
 
@@ -158,7 +164,7 @@ def survey(client: Client, database: Database, queue: str) -> Survey:
         found.lost.append(lost)
     for revived, _ in _revived(database, queue, gap.revived):
         found.revived.append(revived)
-    found.forgotten = len(gap.windows)
+    found.forgotten, found.names = len(gap.windows), len(gap.names)
     return found
 
 
@@ -241,7 +247,7 @@ def _carry_out(
     *,
     accept_gaps: bool,
 ) -> None:
-    of = len(gap.missing) + len(gap.revived) + len(gap.windows)
+    of = len(gap.missing) + len(gap.revived) + len(gap.windows) + len(gap.names)
     count, last = 0, gap.last
 
     def send(records: list[Restoration]) -> None:
@@ -263,8 +269,9 @@ def _carry_out(
             outcomes = list(answer.outcomes.values())
             done.restored += outcomes.count("restored")
             done.removed += outcomes.count("removed")
-            if chunk[0].kind == "remember":
+            if chunk[0].kind in ("remember", "name"):
                 done.remembered += outcomes.count("remembered")
+                done.named += outcomes.count("named")
                 continue
             for record in chunk:
                 outcome = answer.outcomes[record.id]
@@ -275,30 +282,30 @@ def _carry_out(
                     others[record.id] = outcome
 
     # What is over comes first: no producer's repetition, and no job that comes back, is to run beside it.
-    for begin in range(0, len(gap.windows), IDS_CHUNK):
-        send(gap.windows[begin : begin + IDS_CHUNK])
-        on_progress(count := min(count + IDS_CHUNK, len(gap.windows)), of)
+    for windows in (gap.windows, gap.names):
+        for begin in range(0, len(windows), IDS_CHUNK):
+            send(chunk := windows[begin : begin + IDS_CHUNK])
+            on_progress(count := count + len(chunk), of)
     # Then revived jobs leave: a job that was lost may have had the name of one of them.
     for begin in range(0, len(gap.revived), IDS_CHUNK):
         lines = dict(list(gap.revived.items())[begin : begin + IDS_CHUNK])
-        found = list(_revived(database, queue, lines))
-        send([take_out(each.job_id, lines[each.job_id], each.finished) for each, _ in found])
-        send([record for _, record in found if record is not None])
+        revived = list(_revived(database, queue, lines))
+        send([take_out(each.job_id, lines[each.job_id], each.finished) for each, _ in revived])
+        send([record for _, record in revived if record is not None])
         on_progress(count := count + len(lines), of)
     for begin in range(0, len(gap.missing), IDS_CHUNK):
         ids = gap.missing[begin : begin + IDS_CHUNK]
-        records: list[Restoration] = []
-        windows: list[Restoration] = []
-        for lost, record in _lost(database, queue, ids):
+        by_kind: dict[str, list[Restoration]] = {"remember": [], "name": [], "restore": []}
+        for lost, found in _lost(database, queue, ids):
             if lost.uncertain and not lost.over and not accept_gaps:
                 done.uncertain.append(lost)
-            elif record is not None and record.kind != "remember":
-                records.append(record)
-            else:
-                windows += [] if record is None else [record]
+                continue
+            for record in found:
+                by_kind.get(record.kind, by_kind["restore"]).append(record)
+            if lost.over or not found:
                 (done.over if lost.over else done.unknown).append(lost)
-        send(windows)
-        send(records)
+        for records in by_kind.values():
+            send(records)
         on_progress(count := count + len(ids), of)
 
 
@@ -330,19 +337,26 @@ def _gap(client: Client, database: Database, queue: str) -> _Gap:
     calls = client.calls
     meta = queue_keys(queue, calls.delivery.prefix)("meta")
     (last,) = client.run(calls.delivery.ask([["HGET", meta, "restored"]], queue))
-    windows = _windows(client, database, queue)
+    now_ms = _now_ms(client)
+    windows = _windows(client, database, queue, now_ms)
+    names = _names(client, database, queue, now_ms)
     missing = [job_id for job_id, line in _lines(client, queue, known) if line is None]
     revived = {job_id: line for job_id, line in _lines(client, queue, finished) if line is not None}
-    return _Gap(missing, revived, windows, last or "-")
+    return _Gap(missing, revived, windows, names, last or "-")
 
 
-def _windows(client: Client, database: Database, queue: str) -> list[Restoration]:
+def _now_ms(client: Client) -> int:
+    """Redis' clock."""
+    ((seconds, micros),) = client.run(client.calls.delivery.ask([["TIME"]]))
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _windows(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
     """What makes Redis remember ids of jobs that have ended, of those that it neither remembers nor has alive."""
     calls = client.calls
     keys = queue_keys(queue, calls.delivery.prefix)
-    ((seconds, micros),) = client.run(calls.delivery.ask([["TIME"]]))
     with database.readers.connect() as connection:
-        told = list(in_force(connection, queue, int(seconds) * 1000 + int(micros) // 1000))
+        told = list(in_force(connection, queue, now_ms))
     found: list[Restoration] = []
     for begin in range(0, len(told), CHUNK):
         chunk = told[begin : begin + CHUNK]
@@ -351,6 +365,25 @@ def _windows(client: Client, database: Database, queue: str) -> list[Restoration
         found += [record for record, line in zip(chunk, known, strict=True) if line is None]
     alive = dict(_lines(client, queue, [record.id for record in found]))
     return [record for record in found if alive[record.id] is None]
+
+
+def _names(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
+    """What lets names stand again whose jobs have ended, of those that no job has in Redis."""
+    keys = queue_keys(queue, client.calls.delivery.prefix)
+    with database.readers.connect() as connection:
+        told = list(names_in_force(connection, queue, now_ms).items())
+    found: list[Restoration] = []
+    for begin in range(0, len(told), CHUNK):
+        chunk = told[begin : begin + CHUNK]
+        asked: list[list[Any]] = [
+            ["HMGET", keys("slots"), *(name_field(name) for name, _ in chunk)]
+        ]
+        (held,) = client.run(client.calls.delivery.ask(asked, queue))
+        for (_, record), value in zip(chunk, held, strict=True):
+            until_ms = None if value is None else read_holder(value).until_ms
+            if value is None or (until_ms is not None and until_ms <= now_ms):
+                found.append(record)
+    return found
 
 
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -365,8 +398,9 @@ def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str
 
 def _lost(
     database: Database, queue: str, ids: Sequence[str]
-) -> Iterator[tuple[LostJob, Restoration | None]]:
-    """The jobs that SQL still takes for live or lost, in order, and what puts each back, if anything does."""
+) -> Iterator[tuple[LostJob, list[Restoration]]]:
+    """The jobs that SQL still takes for live or lost, in order, and what puts each back, or keeps what its end left
+    behind, if anything does."""
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
@@ -375,7 +409,7 @@ def _lost(
 
 def _lost_chunk(
     connection: Connection, queue: str, ids: Sequence[str], orphaned: Sequence[orphans.Range]
-) -> Iterator[tuple[LostJob, Restoration | None]]:
+) -> Iterator[tuple[LostJob, list[Restoration]]]:
     of_jobs = {"queue": queue, "ids": list(ids)}
     stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
     rows = refold.events_of(connection, queue, list(stands))
@@ -400,7 +434,8 @@ def _lost_chunk(
         lost, record = judge(job, told[job_id], was, uncertain, missing=row.state in LIVE)
         if record is not None and (later := _taken_since(connection, queue, job)) is not None:
             lost, record = replace(lost, over=f"job {later} has taken its name since"), None
-        yield lost, record
+        window = named(job_id, job.unique_name, job.name_stands, 0) if lost.over else None
+        yield lost, [each for each in (record, window) if each is not None]
 
 
 def _taken_since(connection: Connection, queue: str, job: Job) -> str | None:

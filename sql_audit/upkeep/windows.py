@@ -1,4 +1,5 @@
-"""Ids that are remembered after their jobs' ends, as the log tells it, for a Redis that has forgotten them.
+"""Ids that are remembered after their jobs' ends, and names that stand after them (Throttle), as the log tells it,
+for a Redis that has forgotten them.
 
 An id is known by its job's row. Where Redis forgot how a job had ended, that is told by its events
 (:func:`sql_audit.upkeep.lost.tell`). What the log does not have is that an id stands for a unique job: such a call is
@@ -14,8 +15,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, text
 
 from rq_core.model.machine import Event
+from rq_core.model.names import read_stands
 from rq_core.model.remembered import result_line
-from rq_core.protocol.audit import Restoration, remember
+from rq_core.protocol.audit import Restoration, remember, stand_again
 
 OUTCOMES: Final = {
     Event.SUCCEEDED: "succeeded",
@@ -29,6 +31,12 @@ _ENDED: Final = text(
     "SELECT job_id, state, claims, once_ms, call_digest, COALESCE(finished_at_ms, since_ms) AS at_ms FROM job "
     "WHERE queue = :queue AND once_ms > :now AND last_epoch > :deleted AND (claims > 0 OR state = 'removed') "
     "AND state IN ('succeeded', 'cancelled', 'expired', 'pruned', 'removed') ORDER BY once_ms, job_id"
+)
+_NAMED: Final = text(
+    "SELECT job_id, unique_name, name_stands FROM job "
+    "WHERE queue = :queue AND unique_name IS NOT NULL AND name_stands LIKE 'until:%' AND last_epoch > :deleted "
+    "AND state IN ('succeeded', 'cancelled', 'expired', 'pruned', 'removed') "
+    "ORDER BY enqueued_at_ms DESC, job_id"
 )
 _DELETED: Final = text(
     "SELECT MAX(e.epoch) FROM (SELECT DISTINCT epoch FROM mirror_epoch WHERE queue = :queue) e "
@@ -45,8 +53,7 @@ _REMOVED: Final = text(
 def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restoration]:
     """What makes Redis remember each id of the queue whose job has ended, and whose moment lies after ``now_ms``."""
     of_queue: dict[str, Any] = {"queue": queue}
-    deleted = connection.execute(_DELETED, {**of_queue, "event": str(Event.QUEUE_DELETED)}).scalar()
-    asked = {**of_queue, "now": now_ms, "deleted": -1 if deleted is None else deleted}
+    asked = {**of_queue, "now": now_ms, "deleted": _deleted(connection, queue)}
     for row in connection.execute(_ENDED, asked).all():
         event = row.state
         if event == Event.REMOVED:
@@ -57,6 +64,34 @@ def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restor
         )
         if record is not None:
             yield record
+
+
+def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str, Restoration]:
+    """By name, what lets it stand again that stands to an instant after ``now_ms`` though its job has ended. Of several
+    jobs of a name, the last one has it."""
+    found: dict[str, Restoration] = {}
+    asked = {"queue": queue, "deleted": _deleted(connection, queue)}
+    for row in connection.execute(_NAMED, asked):
+        record = named(row.job_id, row.unique_name, row.name_stands, now_ms)
+        if record is not None:
+            found.setdefault(row.unique_name, record)
+    return found
+
+
+def named(job_id: str, name: str | None, stands: str | None, now_ms: int) -> Restoration | None:
+    """What lets the name of a job that has ended stand again; None if it stands to no instant after ``now_ms``."""
+    if name is None:
+        return None
+    how, until_ms = read_stands(stands)
+    if how != "until" or until_ms is None or until_ms <= now_ms:
+        return None
+    return stand_again(job_id, name, until_ms)
+
+
+def _deleted(connection: Connection, queue: str) -> int:
+    asked = {"queue": queue, "event": str(Event.QUEUE_DELETED)}
+    found = connection.execute(_DELETED, asked).scalar()
+    return -1 if found is None else int(found)
 
 
 def forgotten(

@@ -43,6 +43,8 @@ def hold(handle: JobHandle[None]) -> Any:
         ({"delay": timedelta(minutes=1)}, Change(due="+60000")),
         ({"at": INSTANT}, Change(due=str(MS))),
         ({"expires": 1.5}, Change(expires="+1500")),
+        ({"expires": None}, Change(expires="-")),
+        ({"expires": None, "delay": 5}, Change("", "+5000", "-")),
         ({"now": True, "expires": INSTANT}, Change("", "+0", str(MS))),
     ],
 )
@@ -134,3 +136,26 @@ async def test_a_line_that_is_no_text_is_refused_before_anything_is_sent(
     with pytest.raises(InvalidOption, match="line"):
         await handle.edit_async(now=True, line=line)
     assert handle.state() == "scheduled"
+
+
+def test_an_option_that_there_is_not_is_named_with_those_that_there_are(
+    handle: JobHandle[None],
+) -> None:
+    """The error named a function that no caller has written."""
+    says = r"edit\(\) got an unexpected keyword argument 'bogus': it changes priority, delay, at, now, expires\."
+    with pytest.raises(TypeError, match=says):
+        handle.edit(bogus=1)  # type: ignore[call-arg]
+
+
+def test_a_deadline_is_taken_away_and_what_is_not_given_stays(handle: JobHandle[None]) -> None:
+    handle.edit(expires=120)
+    handle.edit(priority="high")
+    assert (
+        "expires"
+        in handle._producer.client.run(handle._producer.client.calls.reads.job(handle.id)).fields
+    )
+
+    handle.edit(expires=None)
+    after = handle._producer.client.run(handle._producer.client.calls.reads.job(handle.id))
+    assert "expires" not in after.fields
+    assert after.fields["priority"] == "high"

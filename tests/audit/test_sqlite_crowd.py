@@ -16,7 +16,7 @@ FULL = 2
 def test_mirrors_and_readers_do_not_disturb_each_other(valkey_url: str, tmp_path: Path) -> None:
     path = tmp_path / "audit.db"
 
-    found = sqlite_crowd.run(valkey_url, path, seconds=10)
+    found = sqlite_crowd.run(valkey_url, path, seconds=4)
 
     assert found.errors == [], "no 'database is locked', no half of a batch seen"
     assert found.reads > 8

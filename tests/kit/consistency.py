@@ -3,7 +3,9 @@
 Written from the design and not from the doctor, so that each can be held against the other.
 """
 
+import functools
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from rq_core.model import events
@@ -35,6 +37,22 @@ FOLDED: dict[str, tuple[str, Any]] = {
     "by": ("worker", None),
     "reason": ("reason", None),
 }
+
+
+def entries_of(snapshot: dict[str, Any]) -> list[events.Entry]:
+    """The outbox, decoded."""
+    return [entry_of(entry_id, raw) for entry_id, raw in snapshot["outbox"]]
+
+
+def entry_of(entry_id: str, raw: Mapping[str, str]) -> events.Entry:
+    """One entry of the outbox, decoded. Do not change it: histories of many steps read each entry after every step, so
+    it is decoded once."""
+    return _decoded(entry_id, tuple(raw.items()))
+
+
+@functools.lru_cache(maxsize=4_096)
+def _decoded(entry_id: str, raw: tuple[tuple[str, str], ...]) -> events.Entry:
+    return events.decode(entry_id, dict(raw))
 
 
 def _holds_name(job: dict[str, str]) -> bool:
@@ -230,8 +248,7 @@ def _log(snapshot: dict[str, Any], whole_log: bool) -> list[str]:
 
 
 def _fold(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:
-    entries = [events.decode(entry_id, raw) for entry_id, raw in snapshot["outbox"]]
-    records, found = events.fold_all(entries)
+    records, found = events.fold_all(entries_of(snapshot))
     live = {job_id: record for job_id, record in records.items() if record.state is not None}
     if sorted(live) != sorted(jobs):
         found.append(f"live by the log {sorted(live)}, by state {sorted(jobs)}")

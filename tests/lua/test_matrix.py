@@ -57,6 +57,8 @@ class Facts:
     """The call lets it run at once."""
     rescued: bool = False
     """The call gives it a later deadline."""
+    endless: bool = False
+    """The call takes its deadline away. (Those whose deadline is over are all that wait with one.)"""
     failed_before: bool = False
     """It has failed, or lost a worker, or does so in this call."""
 
@@ -67,6 +69,12 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     "enqueue: none -discarded-> none": lambda f: f.full,
     "enqueue: ready -replaced-> none": lambda f: f.named and f.replaces,
     "enqueue: scheduled -replaced-> none": lambda f: f.named and f.replaces,
+    **{
+        f"enqueue: {state} -expired-> none": lambda f: (
+            f.over and not f.failed_before and not f.replaces
+        )
+        for state in ("ready", "scheduled")
+    },
     "claim: scheduled -promoted-> ready": lambda f: f.due and not f.over,
     "claim: ready -claimed-> running": lambda f: f.takes and not f.over,
     **{
@@ -111,11 +119,13 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     "cancel: scheduled -cancelled-> none": lambda f: True,
     "cancel: running -cancel_requested-> cancelling": lambda f: True,
     "edit: ready -edited-> ready": lambda f: (
-        not (f.delayed or f.soon) and (f.rescued or not f.over)
+        not (f.delayed or f.soon) and (f.over if f.endless else f.rescued or not f.over)
     ),
     "edit: ready -edited-> scheduled": lambda f: f.delayed and not f.over,
     "edit: scheduled -edited-> ready": lambda f: f.soon and not f.over,
-    "edit: scheduled -edited-> scheduled": lambda f: not f.soon and (f.rescued or not f.over),
+    "edit: scheduled -edited-> scheduled": lambda f: (
+        not f.soon and (f.over if f.endless else f.rescued or not f.over)
+    ),
     "requeue: dead -requeued-> ready": lambda f: True,
     "prune: dead -pruned-> none": lambda f: True,
     "restore: none -restored-> ready": lambda f: f.put_back and not (f.delayed or f.was_dead),
@@ -132,7 +142,8 @@ def arrow(transition: Transition) -> str:
 
 
 def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
-    """The arrows that one call draws from a state: each at most once, a lease or due time only ends once."""
+    """The arrows that one call draws from a state: each at most once, a lease or due time only ends once, and a job
+    that is enqueued stays where it is put."""
     path: list[Transition] = []
     state = source
     while True:
@@ -144,6 +155,7 @@ def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
             and t not in path
             and GUARDS[arrow(t)](facts)
             and not (path and t.event in {Event.LEASE_EXPIRED, Event.PRUNED, Event.EDITED})
+            and not (path and path[-1].event is Event.ENQUEUED)
         ]
         if not possible:
             return path
@@ -542,6 +554,9 @@ PROBES = [
         "edit",
         lambda s, f: s.edit(JOB, expires=f"+{2 * DELAY_MS}"),
         {"rescued": True},
+    ),
+    Probe(
+        "take the deadline away", "edit", lambda s, f: s.edit(JOB, expires="-"), {"endless": True}
     ),
     Probe("requeue", "requeue", lambda s, f: s.requeue(JOB), {}),
     Probe("prune", "prune", lambda s, f: s.prune(JOB), {}),

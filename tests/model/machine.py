@@ -169,6 +169,13 @@ class Model:
         waiting = self.in_state("ready", "scheduled")
         return [job for job in waiting if job.expires is not None and job.expires <= self.now]
 
+    def yield_ids(self, ids: Iterable[str]) -> None:
+        """Jobs that are overdue and have not failed give their ids up."""
+        wanted = set(ids)
+        for job in self.overdue():
+            if job.id in wanted and not (job.failed or job.lost):
+                self.expire_at_deadline(job)
+
     def expire_at_deadline(self, job: Job) -> None:
         """Its deadline is over."""
         if job.failed or job.lost:
@@ -290,6 +297,7 @@ class Queue(RuleBasedStateMachine):
                 for i, p, d, a, n, e in wanted
             )
         )
+        self.model.yield_ids(i for i, *_ in wanted)
         fresh = []
         for job_id, priority, delay, attempts, losses, expires in wanted:
             if job_id in self.model.jobs:

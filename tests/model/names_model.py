@@ -1,7 +1,7 @@
 """Names beside a model of them: who holds which, what becomes of each call, and what frees a name.
 
-The model knows of a name only the job that has it, and by which word. Jobs are plain and of one priority. After every
-step the names in Redis are compared with the model's, and all indexes with the jobs.
+The model knows of a name only the job that has it, and by which word; and of a job its deadline. Jobs are plain and of
+one priority. After every step the names in Redis are compared with the model's, and all indexes with the jobs.
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ WORDS: Final[dict[str, dict[str, Any]]] = {
 }
 NAMES: Final = [f"t/n={n}" for n in range(3)]
 picks = st.integers(0, 999)
+deadlines = st.sampled_from([0, 0, 500, 4_500])
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Named:
     word: str
     until: int
     """Of a throttled one: until when its name stands. Of a debounced one: when it is due at the latest."""
+    expires: int | None = None
     claims: int = 0
     has_name: bool = True
     """False once an operator has freed it."""
@@ -69,6 +71,24 @@ class Names(RuleBasedStateMachine):
     def state(self, job_id: str) -> str:
         return str(fields_of(lines_of(self.seed.snapshot())[job_id])["state"])
 
+    def keeps_out(self, name: str) -> str | None:
+        """The job that keeps others from a name: one that is overdue yields it, unless it has an instant."""
+        holder = self.stands(name)
+        return None if holder is not None and self.is_overdue(holder, name) else holder
+
+    def is_overdue(self, job_id: str, name: str) -> bool:
+        job = self.jobs.get(job_id)
+        if job is None or job.expires is None or self.holders[name][1] is not None:
+            return False
+        return job.expires <= self.now and self.state(job_id) in ("ready", "scheduled")
+
+    def take(self, name: str, job_id: str, until: int | None) -> None:
+        """A job takes a name, from one that yields it if there is one."""
+        other = self.stands(name)
+        if other in self.jobs and other != job_id:
+            self.jobs[other].has_name = False
+        self.holders[name] = (job_id, until)
+
     def give_up(self, job_id: str) -> None:
         """What ends the job, or begins it, frees a name that has no instant."""
         name = self.jobs[job_id].name
@@ -83,21 +103,27 @@ class Names(RuleBasedStateMachine):
 
     @rule(
         calls=st.lists(
-            st.tuples(st.sampled_from(NAMES), st.sampled_from(list(WORDS))), min_size=1, max_size=3
+            st.tuples(st.sampled_from(NAMES), st.sampled_from(list(WORDS)), deadlines),
+            min_size=1,
+            max_size=3,
         )
     )
-    def enqueue(self, calls: list[tuple[str, str]]) -> None:
+    def enqueue(self, calls: list[tuple[str, str, int]]) -> None:
         """Several calls at once, each of a name of its own: what one name does in one call has tests of its own."""
-        calls = [(name, word) for name, word in dict(calls).items()]
+        calls = list({name: (name, word, ms) for name, word, ms in calls}.values())
         wanted = {f"j-{self.count + n}": call for n, call in enumerate(calls)}
         self.count += len(calls)
+        keeps_out = {name: self.keeps_out(name) for name, *_ in calls}
         told = self.seed.enqueue(
-            *(self.seed.job(i, name=name, **WORDS[word]) for i, (name, word) in wanted.items())
+            *(
+                self.seed.job(i, name=name, expires_in_ms=ms, **WORDS[word])
+                for i, (name, word, ms) in wanted.items()
+            )
         )
         ids, held, replaced = [], [], []
-        for job_id, (name, word) in wanted.items():
+        for job_id, (name, word, ms) in wanted.items():
             rule_ = WORDS[word]
-            holder = self.stands(name)
+            holder = keeps_out[name]
             old = self.jobs.get(holder) if holder else None
             may_replace = (
                 old is not None and rule_["unique"] == "replace" and old.word != "throttle"
@@ -113,8 +139,8 @@ class Names(RuleBasedStateMachine):
                     until = old.until
                 del self.jobs[holder]
             ids.append(job_id)
-            self.jobs[job_id] = Named(name, word, until)
-            self.holders[name] = (job_id, until if word == "throttle" else None)
+            self.jobs[job_id] = Named(name, word, until, self.now + ms if ms else None)
+            self.take(name, job_id, until if word == "throttle" else None)
 
         assert (ids, held, replaced) == (list(told.ids), list(told.held), list(told.replaced))
 
@@ -124,6 +150,7 @@ class Names(RuleBasedStateMachine):
         self.held += claimed
         for each in claimed:
             job = self.jobs[each.id]
+            assert job.expires is None or self.now < job.expires
             job.claims += 1
             if job.word in ("debounce", "latest"):
                 assert job.claims > 1 or job.word == "latest" or self.now >= job.until - 9_000
@@ -169,14 +196,16 @@ class Names(RuleBasedStateMachine):
     def requeue(self, number: int) -> None:
         job_id = list(self.jobs)[number % len(self.jobs)]
         job, was = self.jobs[job_id], self.state(job_id)
+        keeps_out = self.keeps_out(job.name)
         told = self.seed.requeue(job_id)[job_id]
         takes = was == "dead" and job.has_name and job.word in ("unique", "replace")
-        if takes and self.stands(job.name) is not None:
+        if takes and keeps_out is not None:
             assert told == "held"
         elif was == "dead":
             assert told == "requeued"
+            job.expires = None
             if takes:
-                self.holders[job.name] = (job_id, None)
+                self.take(job.name, job_id, None)
 
     @rule(name=st.sampled_from(NAMES))
     def free(self, name: str) -> None:

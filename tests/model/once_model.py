@@ -27,6 +27,7 @@ class OnceQueue(Queue):
             )
         )
         first = {job_id: at for at, (job_id, *_) in reversed(list(enumerate(wanted)))}
+        self.model.yield_ids(i for i, *_ in wanted)
         live = set(self.model.jobs)
         sure = {
             name: at
@@ -78,7 +79,7 @@ class OnceQueue(Queue):
             self.model.tombs.add(job.id)
         del self.model.jobs[job.id]
 
-    @rule(numbers=picks, priority=priorities, due=moments, expires=moments)
+    @rule(numbers=picks, priority=priorities, due=moments, expires=moments | st.just("-"))
     def edit(self, numbers: list[int], priority: str, due: str, expires: str) -> None:
         self.before_call()
         names = self.pick(numbers, "ready", "scheduled")
@@ -95,7 +96,7 @@ class OnceQueue(Queue):
             return job.state
         at = now + int(due[1:]) if due else job.due
         new_due = at if not due or (at is not None and at > now) else None
-        new_expires = now + int(expires[1:]) if expires else job.expires
+        new_expires = None if expires == "-" else now + int(expires[1:]) if expires else job.expires
         if new_expires is not None and new_expires <= max(now, new_due or 0):
             return "never"
         moves = priority not in ("", job.priority)

@@ -11,7 +11,7 @@ from hypothesis.stateful import initialize, rule
 
 from rq_core.app.placing import full_rules
 from rq_core.errors import NothingDeclared
-from rq_core.model.events import Entry, decode
+from rq_core.model.events import Entry
 from rq_core.model.machine import PRIORITIES, Event
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
@@ -20,6 +20,7 @@ from rq_core.protocol.enqueue import Accepted
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function, include
 from tests.kit.clock import CLOCK, timed
+from tests.kit.consistency import entries_of, entry_of
 from tests.kit.lanes import breaches
 from tests.kit.servers import Engine
 from tests.kit.snapshots import Snapshot, lines_of
@@ -38,7 +39,7 @@ from tests.model.machine import (
 from tests.model.running import LIMIT_S, run
 from tests.rigs.judge.caps import unproved
 
-pytestmark = pytest.mark.timeout(LIMIT_S)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(LIMIT_S)]
 
 IDS = [f"j-{n}" for n in range(14)]
 RATE = "tenant@10s"
@@ -265,7 +266,7 @@ class CapsQueue(Queue):
         """What was logged since the last look."""
         fresh = snapshot["outbox"][self.logged :]
         self.logged = len(snapshot["outbox"])
-        return [decode(entry_id, raw) for entry_id, raw in fresh]
+        return [entry_of(entry_id, raw) for entry_id, raw in fresh]
 
     def is_over(self, job: Job) -> bool:
         return job.since + RETENTION_MS <= self.model.now
@@ -386,7 +387,7 @@ class CapsQueue(Queue):
         # I3: more than the cap hold a scope only after it was lowered.
         self.model.over &= self.model.breached()
         assert self.model.over - {"queue"} == {b.partition(":")[0] for b in breaches(snapshot)}
-        assert unproved(decode(i, raw) for i, raw in snapshot["outbox"]) == []
+        assert unproved(entries_of(snapshot)) == []
         assert {name: str(e) for name, e in self.model.caps.items()} == snapshot["caps"]
         spent = {s: at for s, at in self.model.arrivals.items() if at > self.model.now * 1000}
         assert spent.items() <= {s: int(at) for s, at in snapshot["rates"].items()}.items()
@@ -444,8 +445,8 @@ class FairQueue(CapsQueue):
 
 
 def test_random_histories_with_caps_agree_with_the_model(engine: Engine, redis_url: str) -> None:
-    run(lambda: CapsQueue(redis_url), examples=75 if engine.name == "valkey" else 20)
+    run(lambda: CapsQueue(redis_url), examples=50 if engine.name == "valkey" else 10)
 
 
 def test_random_histories_of_fair_queues_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: FairQueue(valkey_url), examples=40)
+    run(lambda: FairQueue(valkey_url), examples=30)

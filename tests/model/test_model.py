@@ -6,12 +6,12 @@ from tests.model.machine import Queue
 from tests.model.once_model import OnceQueue
 from tests.model.running import LIMIT_S, run
 
-pytestmark = pytest.mark.timeout(LIMIT_S)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(LIMIT_S)]
 
 
 def test_random_histories_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: Queue(valkey_url), examples=100)
+    run(lambda: Queue(valkey_url), examples=60)
 
 
 def test_random_histories_with_names_and_edits_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: OnceQueue(valkey_url), examples=60)
+    run(lambda: OnceQueue(valkey_url), examples=40)

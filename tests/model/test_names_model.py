@@ -5,8 +5,8 @@ import pytest
 from tests.model.names_model import Names
 from tests.model.running import LIMIT_S, run
 
-pytestmark = pytest.mark.timeout(LIMIT_S)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(LIMIT_S)]
 
 
 def test_names_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: Names(valkey_url), examples=100)
+    run(lambda: Names(valkey_url), examples=60)

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from rq_core import App, Cap, InvalidOption, InvalidTask, Unique, UniqueHeld, testing
+from rq_core import (
+    App,
+    Cap,
+    Debounce,
+    InvalidOption,
+    InvalidTask,
+    Latest,
+    Throttle,
+    Unique,
+    UniqueHeld,
+    testing,
+)
 from rq_core.model.names import NAME_MAX, name_field, unique_name
 from rq_core.model.settings import SLOT_ANSWER
 
@@ -141,6 +152,16 @@ def test_a_task_that_cannot_be_unique_so_is_refused(unique: Any, caps: list[Cap]
     with pytest.raises(InvalidTask):
         app.task(unique=unique, caps=caps)(send)
     assert {} == app.tasks
+
+
+@pytest.mark.parametrize("given", [Unique, Throttle, Debounce, Latest])
+def test_a_class_in_the_place_of_what_is_made_of_it_is_refused_with_what_to_write(
+    given: Any,
+) -> None:
+    with pytest.raises(
+        InvalidOption, match=rf"unique='?{given.__name__}.*write unique={given.__name__}\(…\)"
+    ):
+        App().task(unique=given)
 
 
 @pytest.mark.parametrize("how", ["keep", "replace", "reject"])

@@ -9,10 +9,22 @@ import pytest
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, ties_of
+from rq_core.protocol import claims
+from rq_core.protocol.audit import stand_again
 from sql_audit.proof.result import Verdict
 from sql_audit.store.database import Database
 from sql_audit.upkeep.restore import apply, survey
-from tests.audit.restore.jobs import claim, complete, flush, give_back, job, lines, run_all
+from tests.audit.epochs.test_failover import Pair
+from tests.audit.restore.jobs import (
+    claim,
+    complete,
+    flush,
+    give_back,
+    invoke,
+    job,
+    lines,
+    run_all,
+)
 from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import RedisServer
@@ -166,3 +178,101 @@ def test_a_lost_job_gets_the_name_that_a_revived_one_had(
         assert_agree(client, database, Verdict.HOLDS)
         assert run_all(client) == ["other", "second"]
         assert holder(client) is None
+
+
+def throttle(client: Client, job_id: str, window_ms: int = 3_600_000) -> Any:
+    named = job(job_id, ties=ties_of(unique="keep", window_ms=window_ms), name=NAME)
+    return client.run(client.calls.enqueue.many([named]))
+
+
+def end_dead(client: Client, job_id: str) -> None:
+    record = (job_id, claim(client, 1)[job_id], "final", 0, "final", "null")
+    client.run(claims.fail(QUEUE, "w-1", [record]))
+    client.run(client.calls.admin.prune(QUEUE, [job_id]))
+
+
+ENDS: dict[str, Callable[[Client, str], Any]] = {
+    "succeeded": lambda client, _: run_all(client),
+    "cancelled": lambda client, job_id: client.run(client.calls.admin.cancel(QUEUE, [job_id])),
+    "pruned": end_dead,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_throttles_window_holds_after_a_restore(
+    client: Client, database: Database, redis_url: str, end: str
+) -> None:
+    """Its job has ended, so nothing is put back that would hold the name."""
+    throttle(client, "first")
+    ENDS[end](client, "first")
+    assert throttle(client, "second").held == (("second", "first"),)
+    (before,) = client.run(client.calls.names.held(QUEUE))
+    lose_all(client, database)
+
+    assert survey(client, database, QUEUE).names == 1
+    assert "1 names of jobs that have ended still stand" in invoke(database, redis_url).output
+    done = invoke(database, redis_url, "--apply")
+    assert "1 names of jobs that have ended stand again" in done.output
+    assert (done.exit_code, survey(client, database, QUEUE).names) == (0, 0)
+    (after,) = client.run(client.calls.names.held(QUEUE))
+    assert (after.job_id, after.until_ms) == (before.job_id, before.until_ms)
+    assert throttle(client, "third").held == (("third", "first"),)
+    assert apply(client, database, QUEUE, by="ada").named == 0
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+def test_a_window_that_began_and_ended_its_job_in_what_redis_forgot_holds_again(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    pair = Pair(start_redis)
+    with Client(pair.first.url) as old, Client(pair.second.url) as new:
+        old.run(old.calls.enqueue.many([job("plain")]))
+        drain(old, database)
+        pair.follow(pair.second, pair.first)
+        pair.promote(pair.second)
+        throttle(old, "first")
+        run_all(old)
+        drain(old, database)
+        pair.first.kill()
+        drain(new, database)
+
+        done = apply(new, database, QUEUE, by="ada")
+
+        assert (done.restored, done.named) == (0, 1)
+        assert throttle(new, "second").held == (("second", "first"),)
+        assert_agree(new, database, Verdict.HOLDS)
+
+
+def test_of_two_windows_of_a_name_the_later_one_holds_again(
+    client: Client, database: Database
+) -> None:
+    """An operator freed the name, so both windows had begun; and one that is over keeps no job out."""
+    throttle(client, "first")
+    run_all(client)
+    client.run(client.calls.names.free(QUEUE, [NAME], by="ada"))
+    throttle(client, "second")
+    short = job("short", ties=ties_of(unique="keep", window_ms=1), name="task/user=8")
+    client.run(client.calls.enqueue.many([short]))
+    run_all(client)
+    lose_all(client, database)
+
+    assert apply(client, database, QUEUE, by="ada").named == 1
+    assert [name.job_id for name in client.run(client.calls.names.held(QUEUE))] == ["second"]
+
+
+def test_a_name_that_another_job_has_taken_since_is_not_given_back(
+    client: Client, database: Database
+) -> None:
+    throttle(client, "first")
+    run_all(client)
+    lose_all(client, database)
+    throttle(client, "second")
+    drain(client, database)
+
+    assert survey(client, database, QUEUE).names == 0
+    line = stand_again("first", NAME, 10**13 - 1)
+    last = client.run(client.calls.delivery.ask([["HGET", f"rqc:{{{QUEUE}}}:meta", "restored"]]))[0]
+    answer = client.run(client.calls.audit.restore(QUEUE, [line], after=last or "-"))
+    assert answer.outcomes == {"first": "held"}
+    assert holder(client) == "second"
+    assert_agree(client, database, Verdict.HOLDS)

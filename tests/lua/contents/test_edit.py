@@ -143,6 +143,31 @@ def test_a_deadline_is_kept_in_step(seed: Seed) -> None:
     assert "job|a" not in seed.snapshot()["expiring"]
 
 
+@pytest.mark.parametrize("lane", ["", LANE])
+def test_a_deadline_is_taken_away(seed: Seed, lane: str) -> None:
+    seed.enqueue("a", lane=lane, expires_in_ms=1_000)
+    seed.advance(1_000)
+    changes = seed.changes(lambda: seed.edit("a", expires="-"))
+
+    assert changes["expiring"] == {"job|a": (T + 1_000.0, None)}
+    said = f'[["a",1,null,"normal",null,null,null,"normal",{T + 1_000}]]'
+    assert changes["outbox"] == [entry(2, "edited", said, by="c-1", at=T + 1_000)]
+    assert "expires" not in str(seed.state("a"))
+    assert {"a": "same"} == seed.edit("a", expires="-")
+    assert_consistent(seed.snapshot())
+    seed.advance(86_400_000)
+    assert ["a"] == ids(seed)
+
+
+def test_a_deadline_is_taken_away_together_with_another_change(seed: Seed) -> None:
+    seed.enqueue("a", expires_in_ms=1_000)
+    assert {"a": "never"} == seed.edit("a", due="+5000")
+
+    assert {"a": "edited"} == seed.edit("a", due="+5000", priority="high", expires="-")
+    assert f"scheduled task=t priority=high due={T + 5_000} since={T}" == seed.state("a")
+    assert_consistent(seed.snapshot())
+
+
 def test_an_edit_that_gives_a_deadline_in_a_lane_lets_the_job_expire_there(seed: Seed) -> None:
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("a", expires="+1000", priority="high")

@@ -43,6 +43,7 @@ def test_the_table_is_of_these_mutants() -> None:
     assert rows == [mutant.name for mutant in MUTANTS], "run scripts/prove/mutants"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_quick_ones_are_caught() -> None:
     results = Runner(ROOT).run([mutant for mutant in MUTANTS if mutant.quick])

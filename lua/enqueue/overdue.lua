@@ -1,0 +1,51 @@
+--[[ overdue: a job that waits past its deadline begins no more, so it yields its id to a job that asks for it: it expires before the
+call looks who has the id. Otherwise that job would be a duplicate of one that never runs, for as long as no worker claims.
+
+One that has failed or lost a worker keeps its id: it will be dead (see claim/expiry). So does one that was claimed and whose id is
+remembered: that holds after its end, too.
+
+The `seldom` list `overdue_here` has what the event says of each; `left` has their ids.
+
+Keys: state
+Uses: call(now_text now seldom seldom_list) state(read_line count) ended(leaves) deadline(is_over) withdrawal(withdraw) emit(emit)
+    batch(read_many)
+]]
+
+--- Whether a job that waits gives its id up.
+local function gives_up_id(job)
+  local is_waiting = job and (job.state == 'ready' or job.state == 'scheduled')
+  if not is_waiting or not is_over(job, now) or count(job, 'failed') > 0 or count(job, 'lost') > 0 then
+    return false
+  end
+  return not (job.claim and job.once and tonumber(job.once) > now)
+end
+
+--- Let those of these jobs expire that are overdue. `live` says by record whether Redis has its job; it is false for these from then on.
+local function expire_overdue(ids, live)
+  local asked, records = {}, {}
+  for i = 1, #ids do
+    if live[i] then
+      asked[#asked + 1], records[#records + 1] = ids[i], i
+    end
+  end
+  local lines, gone = read_many(state, asked), {}
+  for k = 1, #asked do
+    local id, job = asked[k], read_line(lines[k])
+    if not gone[id] and gives_up_id(job) then
+      gone[id] = true
+      withdraw(id, job)
+      leaves(id, job, 'expired')
+      seldom_list('left')[id] = true
+      local events = seldom_list('overdue_here')
+      events[#events + 1] = '["' .. id .. '",null]'
+    end
+    if gone[id] then
+      live[records[k]] = false
+    end
+  end
+end
+
+--- Append what became of them, before anything is said of the jobs that ask for their ids. Nothing has to be done if nothing is `seldom`.
+local function emit_overdue(actor)
+  emit('expired', now_text, actor, seldom.overdue_here)
+end

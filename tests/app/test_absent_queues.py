@@ -1,0 +1,72 @@
+"""What changes jobs makes no queue: it finds nothing where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.keys import queue_keys
+from rq_core.protocol.admin import Change
+from rq_core.protocol.deletion import DELETED
+
+QUEUE = "nobody"
+CALLS: dict[str, Callable[[Client], Any]] = {
+    "cancel": lambda c: c.run(c.calls.admin.cancel(QUEUE, ["a"])),
+    "edit": lambda c: c.run(c.calls.admin.edit(QUEUE, ["a"], Change("high"))),
+    "requeue": lambda c: c.run(c.calls.admin.requeue(QUEUE, ["a"])),
+    "prune": lambda c: c.run(c.calls.admin.prune(QUEUE, ["a"])),
+    "free": lambda c: c.run(c.calls.names.free(QUEUE, ["t/n=1"])),
+}
+NOTHING = {"free": {"t/n=1": None}}
+each_call = pytest.mark.parametrize("call", CALLS)
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Client]:
+    with Client(redis_url) as client:
+        yield client
+
+
+def keys(client: Client) -> list[str]:
+    (found,) = client.run(client.calls.delivery.ask([["KEYS", "rqc:*"]]))
+    return sorted(found)
+
+
+def enqueue(client: Client, job_id: str, **options: Any) -> None:
+    job = NewJob(job_id, QUEUE, profile("t"), "{}", **options)
+    client.run(client.calls.enqueue.many([job]))
+
+
+@each_call
+def test_a_change_of_jobs_in_an_unknown_queue_makes_none(client: Client, call: str) -> None:
+    for _ in range(2):
+        assert CALLS[call](client) == NOTHING.get(call, {"a": "gone"})
+
+    assert keys(client) == []
+
+
+@each_call
+def test_a_change_of_jobs_in_a_queue_that_was_deleted_since_makes_none(
+    client: Client, redis_url: str, call: str
+) -> None:
+    """The client has met the queue while there was one."""
+    enqueue(client, "a")
+    client.run(client.calls.admin.cancel(QUEUE, ["a"]))
+    with Client(redis_url) as other:
+        assert other.run(other.calls.deletion.delete(QUEUE)) == DELETED
+
+    assert CALLS[call](client) == NOTHING.get(call, {"a": "gone"})
+    assert keys(client) == []
+    enqueue(client, "b")
+    assert client.run(client.calls.admin.cancel(QUEUE, ["b"])) == {"b": "cancelled"}
+
+
+def test_a_job_of_a_queue_that_lost_its_facts_is_cancelled(client: Client) -> None:
+    enqueue(client, "a")
+    client.run(client.calls.delivery.ask([["DEL", queue_keys(QUEUE)("meta")]]))
+
+    assert CALLS["cancel"](client) == {"a": "cancelled"}
