@@ -24,8 +24,11 @@ R_co = TypeVar("R_co", covariant=True)
 GONE: Final = "gone"
 """The state of a job that neither Redis nor, if there is one, the audit database can tell of."""
 
-_STATES: Final = {outcome: outcome for outcome in ("succeeded", "cancelled", "expired", "replaced")}
-_STATES |= {"dead": "pruned", "same": "replaced"}
+_STATES: Final = {
+    **{outcome: outcome for outcome in ("succeeded", "cancelled", "expired", "replaced")},
+    "dead": "pruned",
+    "same": "replaced",
+}
 """The state of a job that has ended, by the outcome that Redis keeps."""
 
 

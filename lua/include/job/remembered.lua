@@ -11,7 +11,7 @@ OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` 
 makes no id a duplicate. A job that left before its first claim is not remembered: it has done nothing.
 
 A job whose result is kept (the field `keep` of its line) leaves such a line, too, claimed or not; it goes on with `task=NAME until=MS`, and
-with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if it has not. A job of which another one took the place
+with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if it has not; `audit=full` says that the log has the value. A job of which another one took the place
 leaves `replaced job=ID at=MS until=MS`.
 
 `kept_bytes` in `meta` counts what is kept so (load_of). Beyond `kept_max_bytes` what is nearest its end goes first: its value, and its line
