@@ -50,7 +50,10 @@ local function recall_facts(at)
   if notes.has_later then
     notes.has_later = false
     for i = 1, #LATER do
-      facts[LATER[i]] = nil
+      -- Lua takes room in a table for a name that gets nil, too, and counts the whole table anew when it has none.
+      if facts[LATER[i]] ~= nil then
+        facts[LATER[i]] = nil
+      end
     end
   end
   for i = 2, audited and #AUDITED or COUNTED do
