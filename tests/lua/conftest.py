@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.listener import Listener
 from tests.kit.matrix import run_once
 from tests.kit.seed import Seed
 
@@ -37,3 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def seed(redis_url: str) -> Iterator[Seed]:
     with Seed(redis_url) as made:
         yield made
+
+
+@pytest.fixture
+def listener(seed: Seed) -> Iterator[Listener]:
+    made = Listener(seed)
+    yield made
+    made.close()
