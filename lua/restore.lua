@@ -58,10 +58,10 @@ for i = 1, each_count do
   local stands = kind == 'name' and job and job.unique and (job.stands or ''):match('^until:%d+$')
   if not job or not (is_known and job.task or kind == 'remember' and job.once or stands) then
     return {'refused', 'arguments', 'kind'}
-  elseif job.once and not results then
+  elseif (job.once or job.keep) and not results then
     return {'with'}
   end
-  is_remembered = is_remembered or job.once
+  is_remembered = is_remembered or job.once or job.keep
   ids[i] = id
   names[#names + 1] = job.lane
 end

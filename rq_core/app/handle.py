@@ -24,6 +24,13 @@ R_co = TypeVar("R_co", covariant=True)
 GONE: Final = "gone"
 """The state of a job that neither Redis nor, if there is one, the audit database can tell of."""
 
+_STATES: Final = {
+    **{outcome: outcome for outcome in ("succeeded", "cancelled", "expired", "replaced")},
+    "dead": "pruned",
+    "same": "replaced",
+}
+"""The state of a job that has ended, by the outcome that Redis keeps."""
+
 
 class JobHandle(Generic[R_co]):
     """One job, as its producer sees it. It holds names, and the outcome once it has seen that; else every method reads
@@ -81,14 +88,19 @@ class JobHandle(Generic[R_co]):
         """Return the word for where the job stands.
 
         It is scheduled, ready, running, cancelling or dead, as Redis has it; succeeded, cancelled,
-        pruned or removed, as SQL has it if an audit database is set; else ``gone``.
+        pruned, expired, replaced or removed, as Redis keeps it with the job's result, or else as SQL has it if an audit
+        database is set; else ``gone``.
 
-        For a moment after a job's end the mirror may not have it yet; it is ``gone`` then, too.
+        For a moment after the end of a job whose result is not kept, the mirror may not have it yet; it is ``gone``
+        then, too.
         """
         client = self._producer.client
         found = client.run(client.calls.reads.job(self.id, [self.queue]))
         if found is not None:
             return str(found.state)
+        ended = client.run(client.calls.reads.ended(self.id, [self.queue]))
+        if ended is not None and ended[1].outcome in _STATES:
+            return _STATES[ended[1].outcome]
         return GONE if self._producer.audit_url is None else _end_of(self.history())
 
     async def state_async(self) -> str:
@@ -97,6 +109,9 @@ class JobHandle(Generic[R_co]):
         found = await client.run(client.calls.reads.job(self.id, [self.queue]))
         if found is not None:
             return str(found.state)
+        ended = await client.run(client.calls.reads.ended(self.id, [self.queue]))
+        if ended is not None and ended[1].outcome in _STATES:
+            return _STATES[ended[1].outcome]
         return GONE if self._producer.audit_url is None else _end_of(await self.history_async())
 
     def wait(self, timeout: Duration, *, allow_in_handler: bool = False) -> Outcome[R_co]:

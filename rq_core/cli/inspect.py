@@ -23,6 +23,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import ago, oldest, one_line, print_table, say, shortened, span
 from rq_core.model.counted import counted
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
+from rq_core.model.outcome import reason_of
 from rq_core.model.state_line import write_line
 from rq_core.model.text import printable
 
@@ -87,10 +88,15 @@ def _notes(found: QueueOverview) -> str:
     ready = [f"{n:,} {p}" for p, n in found.ready.items() if n and p != DEFAULT_PRIORITY]
     full = [f"full: {each.scope}" for each in found.full_scopes]
     known = [f"{counted(found.remembered, 'id')} remembered"] if found.remembered else []
+    if found.kept_bytes and known:
+        known = [
+            f"{found.remembered:,} results kept or ids remembered ({found.kept_bytes:,} bytes of results)"
+        ]
     if found.remembered_ratio >= 1:
         known = [f"{known[0]}: no more fit, and new jobs of that kind are refused"]
+    evicted = [f"{counted(found.evicted, 'result')} evicted"] if found.evicted else []
     behind = [says] if (says := mirror_behind(found)) else []
-    return "; ".join([*paused, *lanes, *ready, *full, *known, *behind])
+    return "; ".join([*paused, *lanes, *ready, *full, *known, *evicted, *behind])
 
 
 @click.command()
@@ -103,7 +109,7 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
 
     If it waits for a cap: for which, which jobs hold it now, and how many are ahead of it. A finished job
     has left Redis; `rq-core audit history ID` knows it still, and the tracebacks of all its errors. While its id is
-    remembered, this says how it ended.
+    remembered or its result kept, this says how it ended, and what its handler returned.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, *([queue] if queue is not None else []))
@@ -134,21 +140,28 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
         say(f"{name:<{width}}  {printable(value)}")
 
 
-def _print_ended(queue: str, result: Result, *, as_json: bool) -> None:
-    """Say what Redis remembers of a job that has ended."""
+def _print_ended(queue: str, result: Result, value: str | None, *, as_json: bool) -> None:
+    """Say what Redis remembers of a job that has ended, and the value that it returned."""
     if as_json:
-        print_json({"queue": queue, **result._asdict()})
+        kept = {} if value is None else {"value": json.loads(value)}
+        print_json({"queue": queue, **result._asdict(), **kept})
         return
     now_ms = time.time() * 1000
     since = "" if result.at_ms is None else f", since {ago(result.at_ms, now_ms)}"
     stands = [] if result.same_as is None else [("stands for", f"job {result.same_as}")]
     state = [("state", f"{result.outcome}{since}")] if not stands else []
     rows = [("job", result.id), ("queue", queue), *state, *stands]
+    if value is not None:
+        rows.append(("result", value))
+    elif result.missing is not None:
+        rows.append(("result", f"not there: {reason_of(result.missing)}"))
+    if value is not None and result.until_ms is not None:
+        rows.append(("kept until", ago(result.until_ms, now_ms)))
     if result.once_ms is not None:
         rows.append(("forgotten", ago(result.once_ms, now_ms)))
     width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        say(f"{name:<{width}}  {printable(value)}")
+    for name, said in rows:
+        say(f"{name:<{width}}  {printable(said)}")
 
 
 def unknown_task(job: JobState, known: KnownTasks) -> str:

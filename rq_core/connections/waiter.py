@@ -80,15 +80,17 @@ class Waiter:
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
-    def begin(self, wait: Wait) -> None:
-        """Begin a wait. Its ``tell`` is called in the waiter's thread, and must not block. To give the wait up, set its
-        ``over``."""
+    def begin(self, *waits: Wait) -> None:
+        """Begin waits. The ``tell`` of each is called in the waiter's thread, and must not block. To give a wait up,
+        set its ``over``."""
+        if not waits:
+            return
         if os.getpid() != self._pid:
             self._begin_process()
         with self._lock:
             begins = self._round is None
             current = self._round = self._round or _Round()
-            current.new.append(wait)
+            current.new += waits
             if begins:
                 self._thread = threading.Thread(
                     target=self._run, args=(current,), name="rq-core-waiter", daemon=True

@@ -57,8 +57,6 @@ def wrong_value(result: Result, value: str | None, end: End) -> str | None:
     found = digest_of(value)
     if end.digest is None:
         return "a value is kept, and by the log there is none"
-    return (
-        None
-        if found == end.digest
-        else f"the digest of its value is {found}, {end.digest} by the log"
-    )
+    if found == end.digest:
+        return None
+    return f"the digest of its value is {found}, {end.digest} by the log"

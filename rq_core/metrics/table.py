@@ -136,6 +136,19 @@ FAMILIES: Final = (
         "How much of the backlog's bound they use: at 1 enqueuing is refused, at 2 claiming.",
         "queue",
     ),
+    _state("rqc_kept_results_bytes", "What kept results take.", "queue"),
+    _state(
+        "rqc_kept_results_ratio",
+        "How much of their bound they use: at 1 those nearest their end lose their values.",
+        "queue",
+    ),
+    Family(
+        "rqc_kept_results_evicted_total",
+        "counter",
+        "state",
+        ("queue",),
+        "Kept results that have lost their values so.",
+    ),
     _state(
         "rqc_backlog_oldest_seconds",
         "How long the oldest of them that was looked at has waited, so that the mirror is at least as far behind; 0 if"

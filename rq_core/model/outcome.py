@@ -40,6 +40,11 @@ _WHY: Final = {
 }
 
 
+def reason_of(missing: str) -> str:
+    """Return a word that says why a value is missing, and what it means."""
+    return f"{missing}: {_WHY[missing]}" if missing in _WHY else missing
+
+
 class Kept(NamedTuple):
     """A value as Redis has it."""
 

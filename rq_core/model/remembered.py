@@ -67,6 +67,8 @@ class Result(NamedTuple):
     """Until when its outcome is kept for those who wait (Unix ms); None: it is not."""
     value_bytes: int | None = None
     """How long the value in ``returned`` is; None: there is none."""
+    missing: str | None = None
+    """Why there is none, in one word."""
 
     @property
     def forgotten_ms(self) -> int | None:
@@ -103,6 +105,7 @@ def read_result(job_id: str, line: str) -> Result:
         fields.get("job"),
         _number(fields.get("until")),
         _number(fields.get("bytes")),
+        fields.get("value"),
     )
 
 

@@ -19,6 +19,8 @@ HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """The same for a job whose end is told: they find what a message did not tell."""
 TOGETHER_S: Final = 0.02
 """Looks that are due within so many seconds are made together."""
+TOGETHER_MAX: Final = 2_500
+"""Most jobs that are looked at before their waits are told: of many, the first need not wait for the last."""
 GRAINS: Final = 10
 """Looks whose messages are heard come at multiples of a tenth of their pause, so that those of many waits come
 together."""
@@ -90,12 +92,14 @@ class Waits:
         found: dict[str, list[Wait]] = {}
         if (first := self.next_at()) is None or first > now:
             return found
-        while self._line and self._line[0][0] <= now + TOGETHER_S:
+        count = 0
+        while count < TOGETHER_MAX and self._line and self._line[0][0] <= now + TOGETHER_S:
             counts = self._counts(self._line[0])
             wait = self._drop()
             if counts:
                 wait.place = 0
                 found.setdefault(wait.queue, []).append(wait)
+                count += 1
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:

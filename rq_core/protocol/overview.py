@@ -145,9 +145,14 @@ class QueueOverview:
     """False: there are more of them."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
-    """Ids that are remembered after their jobs' ends."""
+    """Ids that are remembered after their jobs' ends, and jobs whose results are kept."""
     remembered_bytes: int = 0
     """What Redis keeps of them, without what an entry costs besides."""
+
+    kept_bytes: int = 0
+    """What its kept results take, what an entry costs besides included (the setting kept_max_bytes bounds it)."""
+    evicted: int = 0
+    """Kept results that have lost their values since the queue was made, so that others had room."""
 
     @property
     def remembered_ratio(self) -> float:
@@ -155,6 +160,11 @@ class QueueOverview:
         most, size = (max(1, self.settings[name]) for name in ("results_max", "results_max_bytes"))
         used = self.remembered_bytes + RESULT_COST * self.remembered
         return max(self.remembered / most, used / size)
+
+    @property
+    def kept_ratio(self) -> float:
+        """How much of the bound on kept results is used: at 1.0 those nearest their end go."""
+        return self.kept_bytes / max(1, self.settings["kept_max_bytes"])
 
     @property
     def present(self) -> tuple[PresentWorker, ...]:
@@ -378,6 +388,8 @@ class Look:
             settings={name: number(name) for name in SETTINGS},
             remembered=self.remembered,
             remembered_bytes=number("results_bytes"),
+            kept_bytes=number("kept_bytes"),
+            evicted=number("evicted"),
         )
 
     def _oldest_ready(self, *, fair: bool) -> tuple[int | None, bool]:

@@ -11,6 +11,7 @@ from rq_core.model.job import error_of, spec_of
 from rq_core.model.keys import KEYS, check_name, is_name, queue_keys, queues_key
 from rq_core.model.limits import CapEntry
 from rq_core.model.machine import PRIORITIES, State
+from rq_core.model.outcome import EXPIRED
 from rq_core.model.remembered import Result, read_result
 from rq_core.model.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
@@ -185,19 +186,27 @@ class Reads:
                     found[job_id] = replace(read_state_line(queue, job_id, line), error=error)
         return [*found.values()]
 
-    def ended(self, job_id: str, queues: Sequence[str]) -> Plan[tuple[str, Result] | None]:
-        """The first of these queues that remembers the id of a job which has ended, and what it says of it; None if
-        there is no such queue. What is past its moment counts as forgotten."""
+    def ended(
+        self, job_id: str, queues: Sequence[str]
+    ) -> Plan[tuple[str, Result, str | None] | None]:
+        """The first of these queues that remembers the id of a job which has ended, or keeps its result; what it says
+        of it, and the value if it is there. None if there is no such queue. What is past its moment is forgotten."""
         check_name("job", job_id)
         for queue in queues:
-            key = queue_keys(queue, self._delivery.prefix)("results")
-            asked: list[list[Any]] = [["HGET", key, job_id], ["TIME"]]
-            line, (seconds, micros) = yield from self._delivery.ask(asked, queue)
+            keys = queue_keys(queue, self._delivery.prefix)
+            asked: list[list[Any]] = [
+                ["HGET", keys(key), job_id] for key in ("results", "returned")
+            ]
+            line, value, (seconds, micros) = yield from self._delivery.ask(
+                [*asked, ["TIME"]], queue
+            )
+            now_ms = int(seconds) * 1000 + int(micros) // 1000
             result = None if line is None else read_result(job_id, line)
-            if result is not None and (result.once_ms or 0) * 1000 > int(seconds) * 10**6 + int(
-                micros
-            ):
-                return queue, result
+            if result is None or (result.forgotten_ms or 0) <= now_ms:
+                continue
+            if value is not None and (result.until_ms or 0) <= now_ms:
+                result, value = result._replace(missing=EXPIRED), None
+            return queue, result, value
         return None
 
     def snapshot(self, queue: str) -> Plan[dict[str, Any]]:

@@ -70,3 +70,41 @@ def test_a_job_of_which_nothing_is_known(
     assert 1 == found.exit_code
     said = found.stdout + found.stderr
     assert ("nothing tells how it ended" if words else "no queue has a job nobody") in said
+
+
+def test_job_shows_what_a_job_returned(cli: CommandLine, client: Client) -> None:
+    enqueue(client, "a")
+    succeed(client, '{"pages":3}')
+    shown, facts = cli.ok("job", "a"), cli.json("job", "a")
+
+    assert ["job", "queue", "state", "result", "kept"] == [
+        line.split()[0] for line in shown.splitlines()
+    ]
+    assert '{"pages":3}' in shown
+    assert "in 59 s" in shown or "in 60 s" in shown or "in 1 min" in shown
+    assert ("succeeded", {"pages": 3}) == (facts["outcome"], facts["value"])
+
+
+def test_job_says_why_a_value_is_not_there(cli: CommandLine, client: Client) -> None:
+    enqueue(client, "a")
+    succeed(client, "!too_large")
+
+    assert "not there: too_large: it is longer than 64 KiB" in cli.ok("job", "a")
+    assert "too_large" == cli.json("job", "a")["missing"]
+    assert "value" not in cli.json("job", "a")
+
+
+def test_queues_counts_what_is_kept_and_what_was_evicted(cli: CommandLine, client: Client) -> None:
+    enqueue(client, "a")
+    succeed(client, '"' + "x" * 1_000 + '"')
+    (before,) = cli.json("queues")
+    assert f"1 results kept or ids remembered ({before['kept_bytes']:,} bytes" in cli.ok("queues")
+    cli.ok("set", "mail", f"kept-max-bytes={before['kept_bytes']}")
+    enqueue(client, "b", keep_ms=120_000)
+    succeed(client, '"' + "y" * 500 + '"')
+    (after,) = cli.json("queues")
+
+    assert (0, 1) == (before["evicted"], after["evicted"])
+    assert after["kept_bytes"] <= before["kept_bytes"]
+    assert "1 results evicted" in cli.ok("queues")
+    assert "not there: evicted" in cli.ok("job", "a")

@@ -56,6 +56,7 @@ class Job:
     unique: str | None = None
     once: int | None = None
     call: str | None = None
+    keep: int | None = None
     lane: str | None = None
     attempts: int = 3
     losses: int = 3
@@ -231,13 +232,16 @@ class Model:
 class Queue(RuleBasedStateMachine):
     """Random histories of one queue, told to the server and to the model."""
 
+    seed_of = Seed
+    """What calls the server."""
+
     def __init__(
         self, url: str, *, scripts: Callable[[str], Script] = timed, ids: Sequence[str] = IDS
     ) -> None:
         super().__init__()
         self.ids = ids
         self.wire = LossyWire(url)
-        self.seed = Seed(url, wire=self.wire, scripts=scripts)
+        self.seed = self.seed_of(url, wire=self.wire, scripts=scripts)
         self.seed.control.flushall()
         self.seed.clock.set(START_MS)
         self.seed.configure(dead_retention_ms=RETENTION_MS)

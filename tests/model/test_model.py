@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.model.kept_model import KeptQueue
 from tests.model.machine import Queue
 from tests.model.once_model import OnceQueue
 from tests.model.running import LIMIT_S, run
@@ -15,3 +16,8 @@ def test_random_histories_agree_with_the_model(valkey_url: str) -> None:
 
 def test_random_histories_with_names_and_edits_agree_with_the_model(valkey_url: str) -> None:
     run(lambda: OnceQueue(valkey_url), examples=40)
+
+
+def test_random_histories_with_kept_results_agree_with_the_model(valkey_url: str) -> None:
+    """No settlement that was refused leaves a value, and no id has the value of the job before."""
+    run(lambda: KeptQueue(valkey_url), examples=15)

@@ -8,7 +8,16 @@ import pytest
 
 from rq_core.errors import ServerUnavailable
 from rq_core.model.outcome import Gone
-from rq_core.protocol.awaited import GRAINS, HEARD_S, UNHEARD_S, Nothing, Told, Wait, Waits
+from rq_core.protocol.awaited import (
+    GRAINS,
+    HEARD_S,
+    TOGETHER_MAX,
+    UNHEARD_S,
+    Nothing,
+    Told,
+    Wait,
+    Waits,
+)
 
 
 def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]:
@@ -95,6 +104,16 @@ def test_the_trouble_of_the_last_look_is_told_when_the_time_is_up() -> None:
     waits.looked(wait, None, 0.0, 0.0)
 
     assert [trouble] == told
+
+
+def test_of_many_jobs_that_are_due_the_first_are_told_before_the_last_are_looked_at() -> None:
+    """Of 260,000 jobs none was told before all were looked at, long after the time was up."""
+    waits = Waits()
+    for n in range(2 * TOGETHER_MAX + 1):
+        waits.add(Wait("q", str(n), 9.0, lambda _: None), 0.0)
+
+    assert [TOGETHER_MAX, TOGETHER_MAX, 1] == [len(waits.due(0.0)["q"]) for _ in range(3)]
+    assert {} == waits.due(0.0)
 
 
 def hearing(*ids: str) -> tuple[Waits, list[Wait], object]:

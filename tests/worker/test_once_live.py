@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rq_core.model.values import DIGEST, FULL, VALUE_MAX
 from tests.rigs.once.expiring import expire
+from tests.rigs.once.keeping import CALL_MS, keep
 from tests.rigs.once.race import race
 
 
-@pytest.mark.alone
 def test_a_name_that_many_ask_for_is_held_once_while_workers_are_killed(
     valkey_url: str, tmp_path: Path
 ) -> None:
@@ -34,3 +35,19 @@ def test_jobs_expire_as_fast_as_they_come(valkey_url: str, tmp_path: Path) -> No
     assert found.rate > 2_600
     assert max(second.jobs for second in found.seconds) < 2 * found.rate
     assert found.drained_s < 3
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    "size, chunk, log", [(60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)]
+)
+def test_results_kept_for_a_second_go_as_fast_as_they_come(
+    valkey_url: str, size: int, chunk: int, log: str
+) -> None:
+    """And the median call that ends jobs does not take Redis long. The dearest one shows the machine, too."""
+    found = keep(valkey_url, 2.5, size, log=log, chunk=chunk)
+    usual = found.calls_ms[len(found.calls_ms) // 2]
+
+    assert 0 == found.left
+    assert max(found.entries) <= 2 * max(found.rate, chunk) + 2 * chunk
+    assert usual < CALL_MS

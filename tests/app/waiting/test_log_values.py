@@ -147,3 +147,14 @@ def _position(app: App) -> tuple[int, int]:
     )
     epoch, seq = entries[0][0].split("-")
     return int(epoch), int(seq)
+
+
+def test_the_state_of_a_job_whose_result_is_kept_needs_no_mirror(
+    app: App, audited: Mirror, task: Any
+) -> None:
+    """It was gone until the mirror had come to its end."""
+    handle, cancelled = task.enqueue(3), task.with_options(priority="low").enqueue(4)
+    finish(app, handle)
+    cancelled.cancel()
+
+    assert ["succeeded", "cancelled"] == [handle.state(), cancelled.state()]

@@ -72,6 +72,7 @@ def test_what_is_remembered_stands_in_the_line_the_event_and_results(seed: Seed)
         None,
         None,
         None,
+        None,
     )
     assert_consistent(after)
 

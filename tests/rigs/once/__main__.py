@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
+from rq_core.model.values import DIGEST, FULL, VALUE_MAX
 from tests.kit.reaper import close_reaper
 from tests.kit.servers import RedisServer, engines
-from tests.rigs.once import expiring
+from tests.rigs.once import expiring, keeping
 from tests.rigs.once import race as once_race
 
 
@@ -38,7 +39,9 @@ def conclude(problems: Sequence[str]) -> None:
 
 @click.group()
 def main() -> None:
-    """Show that names are held once and that deadlines keep up. Each part ends with status 1 if one falls short."""
+    """Show that names are held once, and that deadlines of jobs and of results keep up.
+
+    Each part ends with status 1 if one falls short."""
 
 
 @main.command()
@@ -67,6 +70,25 @@ def expiry(rate: int, seconds: int) -> None:
         problems.append("jobs pile up")
     if found.growth > 1.1:
         problems.append("memory grows")
+    conclude(problems)
+
+
+@main.command()
+@click.option("--seconds", default=60, show_default=True, help="Of each of the three.")
+def kept(seconds: int) -> None:
+    """Results kept for a second come at full speed, and memory stays flat: short ones, ones of 64 KiB, and these in the
+    log as well. No call takes Redis 10 ms."""
+    problems = []
+    for size, chunk, log in ((60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)):
+        with stage() as (server, _):
+            found = keeping.keep(server.url, seconds, size, log=log, chunk=chunk)
+        click.echo(f"{size:,} bytes ({log}): {found.line()}")
+        if found.growth > 1.1:
+            problems.append(f"memory grows by values of {size:,} bytes")
+        if found.left:
+            problems.append(f"{found.left} results were left")
+        if found.calls_ms[0] > keeping.CALL_MS:
+            problems.append(f"a call took Redis {found.calls_ms[0]:.1f} ms")
     conclude(problems)
 
 

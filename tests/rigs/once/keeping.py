@@ -1,0 +1,108 @@
+"""Results that are kept for a second, at full speed: they go as fast as they come, and no call takes long."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rq_core.connections.client import Client
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, profile, ties_of
+from rq_core.model.values import DIGEST, VALUE_MAX, pack
+from rq_core.protocol import claims
+from rq_core.worker.settlement import Settlement, calls_of
+from tests.rigs.once.tasks import QUEUE
+
+CHUNK: Final = 250
+"""Jobs of a call, as many as one claim brings."""
+KEEP_MS: Final = 1_000
+CALL_MS: Final = 10.0
+"""What no call may take of Redis' core, so that other clients do not wait for it."""
+
+
+@dataclass
+class Keeping:
+    """What became of it."""
+
+    kept: int = 0
+    rate: float = 0.0
+    """Results a second."""
+    memory: list[int] = field(default_factory=list)
+    """Bytes that Redis used at the end of each second."""
+    entries: list[int] = field(default_factory=list)
+    """Results that it kept then."""
+    left: int = 0
+    """Results that were left once all were over and the queue was claimed from."""
+    calls_ms: list[float] = field(default_factory=list)
+    """What the calls that ended jobs took of Redis' core, the dearest first. Where others have the core meanwhile, that
+    does not count."""
+
+    @property
+    def growth(self) -> float:
+        """The most memory of the last third, by the most of the middle third: 1 is flat."""
+        third = max(len(self.memory) // 3, 1)
+        return max(self.memory[-third:]) / max(self.memory[third : 2 * third])
+
+    def line(self) -> str:
+        """The figures."""
+        memory = [size / 2**20 for size in self.memory]
+        return (
+            f"{self.kept:,} results kept for {KEEP_MS} ms, {self.rate:,.0f} a second: at most {max(self.entries):,} at"
+            f" once; memory {min(memory):.1f} to {max(memory):.1f} MiB, last third by middle third {self.growth:.3f};"
+            f" {self.left:,} left; calls took Redis {self.calls_ms[len(self.calls_ms) // 2]:.1f} ms, the dearest"
+            f" {', '.join(f'{ms:.1f}' for ms in self.calls_ms[:3])} ms"
+        )
+
+
+def keep(url: str, seconds: float, size: int, *, log: str = DIGEST, chunk: int = CHUNK) -> Keeping:
+    """Let jobs return values of so many bytes, ``chunk`` of them at a time, as fast as one client can."""
+    found, ids, made = Keeping(), JobIds(), profile("hold")
+    value = pack('"' + "x" * min(size - 2, VALUE_MAX - 2) + '"', log)
+    ties = ties_of(keep_ms=KEEP_MS, audit_result=log)
+    with Client(url) as client:
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < seconds:
+            if passed >= len(found.memory) + 1:
+                _look(client, found)
+            jobs = [NewJob(ids(), QUEUE, made, "{}", ties=ties) for _ in range(chunk)]
+            client.run(client.calls.enqueue.many(jobs))
+            held = client.run(claims.claim(QUEUE, "w-1", chunk)).jobs
+            ended = [Settlement(claim, "complete", value=value) for claim in held]
+            for call, _ in calls_of("w-1", ended):
+                before = _cpu_ms(client)
+                assert not client.run(call)
+                found.calls_ms.append(_cpu_ms(client) - before)
+            found.kept += len(held)
+        found.rate = found.kept / (time.monotonic() - began)
+        _look(client, found)
+        found.calls_ms.sort(reverse=True)
+        time.sleep(KEEP_MS / 1000)
+        for _ in range(2 + max(found.entries) // claims.SWEEP_MAX):
+            client.run(claims.claim(QUEUE, "w-1", 0))
+        found.left = int(_ask(client, "HLEN", _key("results")))
+        found.left += int(_ask(client, "HLEN", _key("returned")))
+    return found
+
+
+def _key(name: str) -> str:
+    return f"rqc:{{{QUEUE}}}:{name}"
+
+
+def _cpu_ms(client: Client) -> float:
+    """What Redis' main thread has had of its core."""
+    text = str(_ask(client, "INFO", "cpu"))
+    spent = dict(line.split(":") for line in text.splitlines() if ":" in line)
+    return 1000 * sum(float(spent[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys"))
+
+
+def _look(client: Client, found: Keeping) -> None:
+    text = str(_ask(client, "INFO", "memory"))
+    memory = next(line for line in text.splitlines() if line.startswith("used_memory:"))
+    found.memory.append(int(memory.partition(":")[2]))
+    found.entries.append(int(_ask(client, "HLEN", _key("results"))))
+
+
+def _ask(client: Client, *command: str) -> Any:
+    (reply,) = client.run(client.calls.delivery.ask([list(command)]))
+    return reply
