@@ -187,25 +187,31 @@ local function serve_plain(priority)
   move_job(job, elsewhere)
 end
 
---- Take jobs where there are no lanes and no job can get one, and return how many stay behind.
+--- Take plain jobs of a priority where there is no lane and no job can get one.
+local function take_plain()
+  while not is_full() and peek_unscoped(limit - taken) do
+    if next_head then
+      take_run()
+    elseif next_job.expires and is_over(next_job, now) then
+      if moves > sweep_max then
+        break
+      end
+      expire_plain()
+    else
+      local id, spec, head, seq, job = pass_unscoped()
+      take(id, spec, '', '', head, seq, job)
+    end
+  end
+end
+
+--- Take jobs where there are no lanes, and return how many stay behind.
 local function select_plain()
   local left = 0
   for priority = 0, 3 do
-    local goes_on = open_source(priority)
-    local has_plain = goes_on
-    while goes_on and not is_full() and peek_unscoped(limit - taken) do
-      if next_head then
-        take_run()
-      elseif not (next_job.expires and is_over(next_job, now)) then
-        local id, spec, head, seq, job = pass_unscoped()
-        take(id, spec, '', '', head, seq, job)
-      elseif moves <= sweep_max then
-        expire_plain()
-      else
-        goes_on = false
-      end
+    if open_source(priority) then
+      take_plain()
+      left = left + close_source()
     end
-    left = left + (has_plain and close_source() or 0)
   end
   return left
 end
