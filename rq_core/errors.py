@@ -167,8 +167,10 @@ class AuditBacklogFull(Refused):
 
 
 class AuditElsewhere(Refused):
-    """queue {queue!r} is mirrored into another audit database ({attached}). Use that one. If it is
-    lost, detach it first: `rq-core audit off {queue} --force`."""
+    """queue {queue!r} is mirrored into another audit database, whose id is {attached}. Use that one. Redis knows only
+    the id: the log of the mirror that writes there names the place (`queue {queue}: is mirrored into …`), and in each
+    database `SELECT audit_id FROM audit_meta` tells its id. Only if that database is lost: `rq-core audit off {queue}
+    --force`; events that were not mirrored may then be in no log."""
 
 
 class AuditOff(Refused):

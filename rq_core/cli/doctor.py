@@ -22,6 +22,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import say
 from rq_core.errors import LayoutMismatch, QueueDamaged, RqCoreError
 from rq_core.model import plugins
+from rq_core.model.counted import counted
 from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol import server_check
 
@@ -58,8 +59,9 @@ def doctor(
 ) -> None:
     """Look at the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
-    Changes nothing without --repair. The exit status is 1 if differences are left, and 2 if it only cannot be told
-    whether SQL agrees. `rq-core audit restore` puts back what Redis lost and SQL has. The doctor reads whole queues.
+    A mirror that is more than a minute behind is named, too. Changes nothing without --repair. The exit status is 1 if
+    differences are left or a mirror is behind, and 2 if it only cannot be told whether SQL agrees. `rq-core audit
+    restore` puts back what Redis lost and SQL has. The doctor reads whole queues.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []
@@ -86,6 +88,7 @@ def doctor(
             before = drift()
             if queue in here:
                 _report_unlisted(client, queue, report, mend=mend)
+                _report_mirror(client, queue, report)
                 _examine(client, queue, who if mend else None, report, before)
             # After a repair, whose events SQL need not have yet.
             _compare(report, drift() if mend and before else before)
@@ -96,7 +99,7 @@ def doctor(
     if left:
         can = not mend and any(each["mendable"] for r in reports for each in r["left"])
         fix = "; --repair mends what can be mended" if can else ""
-        raise click.ClickException(f"{left} findings{fix}")
+        raise click.ClickException(f"{counted(left, 'finding')}{fix}")
     if any(r["unknown"] for r in reports):
         raise _CannotTell("it cannot be told whether SQL agrees")
 
@@ -175,6 +178,19 @@ def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend
     if mend:
         client.run(client.calls.reads.enlist(queue))
     else:
+        report["left"].append(found)
+
+
+def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
+    """Say that events have waited long for the mirror. Redis does not know whether one runs."""
+    from rq_core.metrics.causes import mirror_behind
+
+    looked, _ = client.run(client.calls.overview.of([queue]))
+    for says in filter(None, map(mirror_behind, looked)):
+        advice = "; start `rq-core audit run`, or look into its log"
+        found: dict[str, Any] = {"kind": "mirror", "job": None, "keys": ["outbox"]}
+        found |= {"says": says + advice, "mendable": False}
+        report["found"].append(found)
         report["left"].append(found)
 
 

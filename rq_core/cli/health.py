@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rq_core.cli.options import json_option, print_json
+from rq_core.cli.options import json_option, print_json, queue_option
 from rq_core.cli.text import print_table
 
 if TYPE_CHECKING:
@@ -20,28 +20,37 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="How long ago the last claim may be.  [default: 30]",
 )
+@queue_option
 @json_option
 @click.pass_context
-def health(ctx: click.Context, max_age: float | None, *, as_json: bool) -> None:
+def health(ctx: click.Context, max_age: float | None, queue: str | None, *, as_json: bool) -> None:
     """Say whether your workers on this machine work: how long ago Redis last answered a claim of each.
 
-    The exit status is 0 if a worker runs, each has claimed within --max-age seconds, and none is stopped (SIGSTOP);
-    else 1.
+    These are workers of all servers and queues; --queue chooses those of one queue. The exit status is 0 if a worker
+    runs, each has claimed within --max-age seconds, and none is stopped (SIGSTOP); else 1.
     """
     from rq_core.process.health import AGE_S_MAX, verdict, workers
 
-    found = workers()
+    found = [each for each in workers() if queue is None or queue in each.queues]
     healthy, report = verdict(found, AGE_S_MAX if max_age is None else max_age)
     if as_json:
         print_json(report)
     else:
         print_table(
-            ("worker", "pid", "queues", "last claim", ""),
+            ("worker", "pid", "queues", "server", "last claim", ""),
             (
-                (w.worker, w.pid, ",".join(w.queues), f"{w.age_s:g} s ago", _trouble(w))
+                (
+                    w.worker,
+                    str(w.pid),
+                    ",".join(w.queues),
+                    w.server,
+                    f"{w.age_s:g} s ago",
+                    _trouble(w),
+                )
                 for w in found
             ),
-            empty="no worker runs here",
+            empty="no worker runs here" if queue is None else f"no worker of {queue} runs here",
+            drop=("pid", "worker"),
         )
     ctx.exit(0 if healthy else 1)
 

@@ -21,6 +21,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import ago, oldest, one_line, print_table, say, shortened, span
+from rq_core.model.counted import counted
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
 from rq_core.model.outcome import reason_of
 from rq_core.model.state_line import write_line
@@ -64,6 +65,7 @@ def queues(ctx: click.Context, redis_url: str, prefix: str, *, as_json: bool) ->
                 for each in found.queues
             ),
             empty="" if found.unreadable else "no queues yet: the first job of a queue makes it",
+            drop=("audit", "scheduled", "dead", "backlog", "oldest"),
         )
     for queue, why in found.unreadable.items():
         say(f"rq-core: queue {queue} cannot be read: {one_line(why)}", err=True)
@@ -79,19 +81,20 @@ def queue_document(found: QueueOverview) -> dict[str, Any]:
 
 
 def _notes(found: QueueOverview) -> str:
+    from rq_core.metrics.causes import mirror_behind
+
     paused = ["paused"] if found.paused else []
     lanes = [f"{found.waiting:,} in lanes"] if found.waiting else []
     ready = [f"{n:,} {p}" for p, n in found.ready.items() if n and p != DEFAULT_PRIORITY]
     full = [f"full: {each.scope}" for each in found.full_scopes]
-    known = [f"{found.remembered:,} ids remembered"] if found.remembered else []
+    known = [f"{counted(found.remembered, 'id')} remembered"] if found.remembered else []
     if found.kept_bytes and known:
-        known = [
-            f"{found.remembered:,} results kept or ids remembered ({found.kept_bytes:,} bytes of results)"
-        ]
+        known = [f"{known[0]} or with a result ({found.kept_bytes:,} bytes of results)"]
     if found.remembered_ratio >= 1:
         known = [f"{known[0]}: no more fit, and new jobs of that kind are refused"]
-    evicted = [f"{found.evicted:,} results evicted"] if found.evicted else []
-    return "; ".join([*paused, *lanes, *ready, *full, *known, *evicted])
+    evicted = [f"{counted(found.evicted, 'result')} evicted"] if found.evicted else []
+    behind = [says] if (says := mirror_behind(found)) else []
+    return "; ".join([*paused, *lanes, *ready, *full, *known, *evicted, *behind])
 
 
 @click.command()
@@ -160,10 +163,10 @@ def _print_ended(queue: str, result: Result, value: str | None, *, as_json: bool
 
 
 def unknown_task(job: JobState, known: KnownTasks) -> str:
-    """Return a sentence if no running worker has the task of a job that waits; else empty."""
+    """Return a sentence if no worker that lives has told of the task of a job that waits; else empty."""
     waits = job.state in (State.READY, State.SCHEDULED)
     has = known.knows(job.fields.get("task"))
-    return "no running worker has this task" if waits and has is False else ""
+    return "no live worker has told of this task" if waits and has is False else ""
 
 
 def _number(job: JobState, name: str, default: int = 0) -> int:

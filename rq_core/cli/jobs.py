@@ -51,7 +51,7 @@ def jobs(
     *,
     as_json: bool,
 ) -> None:
-    """List the jobs of QUEUE that run, wait, or are scheduled, and name those whose task no worker has.
+    """List the jobs of QUEUE that run, wait, or are scheduled, and name those of whose task no live worker has told.
 
     Running jobs come first, then ready ones, then scheduled ones. A job that moves while the list is
     read may be missing.

@@ -1,9 +1,9 @@
-"""A group of commands that are imported when they are used, and not to be listed."""
+"""Groups of commands, and those whose commands are imported when they are used, and not to be listed."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -13,7 +13,38 @@ Commands = Mapping[str, tuple[str, str]]
 use."""
 
 
-class LazyGroup(click.Group):
+class CommandGroup(click.Group):
+    """Commands that have all options: the group has none, and says where one belongs that stands before the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before the command. Raises UsageError for an option that belongs behind it."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if place := self._takes(ctx, words, error.option_name):
+                says = f"{error.option_name} belongs behind the command: `{place} {error.option_name} …`"
+                raise click.UsageError(says, ctx) from None
+            raise
+
+    def _takes(self, ctx: click.Context, words: Sequence[str], option: str) -> str:
+        """Return the command among these words that has the option; empty if there is none."""
+        command: click.Command | None = self
+        path = [ctx.command_path]
+        for word in words:
+            if not isinstance(command, click.Group):
+                break
+            if (found := command.get_command(ctx, word)) is not None:
+                command = found
+                path.append(word)
+        if isinstance(command, click.Group):
+            return ""
+        assert command is not None
+        has = any(option in each.opts for each in command.params)
+        return " ".join(path) if has else ""
+
+
+class LazyGroup(CommandGroup):
     """Commands of ``package``, by name."""
 
     def __init__(self, *, package: str, commands: Commands, **attributes: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rq_core.cli.lazy import CommandGroup
 from rq_core.cli.options import (
     actor,
     audited_options,
@@ -18,6 +19,7 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import say
 from rq_core.errors import QueueInUse
+from rq_core.model.counted import counted
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -26,7 +28,7 @@ LOOK_EVERY_S: Final = 0.1
 """Seconds between two looks whether the mirror has the event."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def queue() -> None:
     """Delete a queue."""
 
@@ -75,7 +77,7 @@ def delete(name: str, *, force: bool, wait_s: float, as_json: bool, **given: Any
     if as_json:
         print_json({"queue": name, "outcome": "deleted", "jobs_removed": removed})
     else:
-        say(f"{name} deleted" + (f", with {removed:,} jobs" if removed else ""))
+        say(f"{name} deleted" + (f", with {counted(removed, 'job')}" if removed else ""))
 
 
 def _refuse_while_worked_for(client: Client, name: str) -> None:
@@ -83,7 +85,8 @@ def _refuse_while_worked_for(client: Client, name: str) -> None:
     workers = [each.worker for queue in found for each in queue.present]
     if workers:
         raise click.ClickException(
-            f"{len(workers)} workers work for {name} and would make it again: stop them first"
+            f"{counted(len(workers), 'worker works', 'workers work')} for {name} and would make it again: stop"
+            f" {'it' if len(workers) == 1 else 'them'} first"
             f" (`rq-core workers -q {name}` shows them), or give --force"
         )
 

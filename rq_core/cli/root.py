@@ -24,7 +24,10 @@ COMMANDS: Final[Commands] = {
     "queues": ("inspect:queues", "Show the queues and how many jobs they have."),
     "job": ("inspect:job", "Show where a job stands, and what it waits for."),
     "result": ("result:result", "Show how a job ended, and what its handler returned."),
-    "jobs": ("jobs:jobs", "List a queue's jobs, and name those whose task no worker has."),
+    "jobs": (
+        "jobs:jobs",
+        "List a queue's jobs, and name those of whose task no live worker has told.",
+    ),
     "unique": ("unique:unique", "Show which jobs hold the names of unique jobs."),
     "dead": ("inspect:dead", "Show the jobs that died last, and why."),
     "cancel": ("change:cancel", "Cancel jobs."),

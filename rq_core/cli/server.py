@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from rq_core.cli.lazy import CommandGroup
 from rq_core.cli.options import (
     connect,
     force_option,
@@ -30,7 +31,7 @@ directory_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def server() -> None:
     """Run, find or stop the Valkey server that comes with rq-core; prepare any server.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
@@ -59,9 +60,15 @@ def ago(at_ms: float, now_ms: float) -> str:
 
 
 def terminal() -> Console:
-    """Return what prints tables: as wide as the terminal, or as wide as a line may get where a program reads."""
+    """Return what prints tables: as wide as the terminal, or as wide as a line may get where a program reads.
+
+    Where the environment variable COLUMNS is a number, it is the width of both.
+    """
     from rich.console import Console
 
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdigit() and 0 < int(given) <= PIPED_WIDTH:
+        return Console(width=int(given), highlight=False)
     return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
 
 
@@ -71,32 +78,39 @@ def print_table(
     *,
     empty: str,
     whole: Collection[str] = (),
+    drop: Sequence[str] = (),
 ) -> None:
     """Print rows under their heads; numbers to the right. ``empty`` is said when there are none.
 
-    On a narrow terminal all columns are folded but those named in ``whole``.
+    On a narrow terminal the columns named in ``drop`` are left out, in this order, until no word of the others is
+    broken, and a line names them: only for commands with --json, which prints all. Those named in ``whole`` are never
+    folded.
     """
     found = [list(row) for row in rows]
     if not found:
         if empty:
             click.echo(empty)
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+    from rq_core.cli.columns import Column, chosen, table_of
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for place, title in enumerate(head):
-        number = all(isinstance(row[place], int) for row in found)
-        table.add_column(
+    columns = [
+        Column(
             title,
-            justify="right" if number else "left",
-            overflow="fold",
-            no_wrap=title in whole,
+            [
+                fit(f"{row[at]:,}" if isinstance(row[at], int) else row[at], FIELD_MAX)
+                for row in found
+            ],
+            right=all(isinstance(row[at], int) for row in found),
+            whole=title in whole,
         )
-    for row in found:
-        table.add_row(*(Text(fit(f"{c:,}" if isinstance(c, int) else c, FIELD_MAX)) for c in row))
-    terminal().print(table)
+        for at, title in enumerate(head)
+    ]
+    console = terminal()
+    shown = chosen(columns, console.width, drop)
+    console.print(table_of(shown, console.width))
+    left_out = [each.title for each in columns if each not in shown]
+    if left_out:
+        say(f"no room for: {', '.join(left_out)}; --json prints all")
 
 
 def fit(text: object, most: int = LINE_MAX) -> str:

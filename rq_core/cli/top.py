@@ -11,6 +11,7 @@ import click
 
 from rq_core.cli.options import json_option, print_json, server_options
 from rq_core.cli.text import fit, oldest, one_line, terminal
+from rq_core.model.counted import counted
 from rq_core.model.text import shorten
 from rq_core.model.url import AUDIT_URL_VARIABLE
 
@@ -18,16 +19,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import RenderableType
+    from rich.text import Text
 
     from rq_core.metrics.causes import Cause, Unread
     from rq_core.metrics.shared import Shared
     from rq_core.model.reader import LogOverview
     from rq_core.protocol.overview import Overview, QueueOverview
 
-WIDE: Final = 120
-"""Columns of a terminal from which on everything is shown."""
-NARROW: Final = 60
-"""Below so many columns only what matters most is shown."""
+DROPPED: Final = (
+    "ended/s", "scheduled", "ready/s", "backlog", "blocked lanes", "dead", "workers", "running", "oldest",
+)  # fmt: skip
+"""Columns of the table that a narrow terminal has no room for, the first that goes first. Of those of a cause, the
+last ones."""
+OF_CAUSE: Final = {
+    "RqCoreNoWorker": "workers",
+    "RqCoreNoClaims": "scheduled",
+    "RqCoreLeasesOver": "running",
+    "RqCoreJobsWait": "oldest",
+    "RqCoreScopeFull": "blocked lanes",
+    "RqCoreJobsDie": "dead",
+    "RqCoreBacklogHalf": "backlog",
+    "RqCoreMirrorBehind": "backlog",
+    "RqCoreAuditDown": "backlog",
+}
+"""The column that shows a cause, by its alert."""
 CAUSES_MAX: Final = 12
 """Causes in a picture that fills a terminal; one that is printed has all."""
 SAYS_MAX: Final = 400
@@ -162,26 +177,34 @@ def render(
 
     found, unread = causes(frame.state, frame.log), unread_log(frame.state, frame.log)
     causes_max = len(found) if height is None else CAUSES_MAX
-    parts: list[RenderableType] = [_causes(found, width, causes_max)]
+    lines_of_causes = _causes(found, causes_max)
+    parts: list[RenderableType] = [lines_of_causes]
     if not isinstance(frame.state, Unread):
         if unread:
             parts.append(Text(unread))
         parts.append(Text(_headline(frame.state), style="dim"))
         shown = list(frame.state.queues)
         if height is not None:
-            # Beside the causes there are a headline, the table's head and foot, and the line about the other queues.
-            lines_of_log = -(-len(unread) // max(1, width))
-            room = max(1, height - min(len(found), CAUSES_MAX + 1) - lines_of_log - 7)
+            # Beside these there are the table's head and foot, and the line about the other queues.
+            above = (lines_of_causes, Text(unread), Text(_headline(frame.state)))
+            room = max(1, height - sum(_lines(text, width) for text in above) - 5)
             wrong = {each.queue for each in found}
             shown.sort(key=lambda queue: queue.queue not in wrong)
             shown = shown[:room]
-        parts.append(_queues(frame, before, width, shown))
+        parts.append(_queues(frame, before, width, shown, [each.alert for each in found]))
         if left := len(frame.state.queues) - len(shown):
-            parts.append(Text(f"and {_count(left, 'queue')} more; rq-core queues shows all"))
+            parts.append(Text(f"and {counted(left, 'queue')} more; rq-core queues shows all"))
     return Group(*parts)
 
 
-def _causes(found: Sequence[Cause], width: int, most: int) -> RenderableType:
+def _lines(text: Text, width: int) -> int:
+    """How many lines a text takes."""
+    from rich.console import Console
+
+    return len(text.wrap(Console(width=width), width)) if text else 0
+
+
+def _causes(found: Sequence[Cause], most: int) -> Text:
     from rich.text import Text
 
     if not found:
@@ -192,58 +215,49 @@ def _causes(found: Sequence[Cause], width: int, most: int) -> RenderableType:
         lines.append("! ", style="bold red")
         lines.append(fit(where), style="bold")
         lines.append(one_line(shorten(each.says, SAYS_MAX)))
-        if width >= WIDE:
-            lines.append(f"  {each.alert}", style="dim")
+        lines.append(f"  {each.alert}", style="dim")
         lines.append("\n")
     if left := found[most:]:
         page = sum(each.pages for each in left)
-        lines.append(f"and {len(left):,} more, of which {page:,} page\n")
+        pages = "pages" if page == 1 else "page"
+        lines.append(f"and {len(left):,} more, of which {page:,} {pages}\n")
     return lines
 
 
 def _headline(state: Overview) -> str:
     workers = {each.worker: each.says for queue in state.queues for each in queue.present}
     busy, places = (sum(getattr(w, name) for w in workers.values()) for name in ("busy", "places"))
-    words = [_count(len(state.queues), "queue"), _count(len(workers), "worker")]
-    words.append(f"{busy:,} of {_count(places, 'place')} busy")
+    words = [counted(len(state.queues), "queue"), counted(len(workers), "worker")]
+    words.append(f"{busy:,} of {counted(places, 'place')} busy")
     if state.used_memory is not None:
         words.append(f"Redis {state.used_memory / 2**20:,.0f} MiB")
     return " · ".join(words)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _queues(
-    frame: Frame, before: Frame | None, width: int, shown: Sequence[QueueOverview]
+    frame: Frame,
+    before: Frame | None,
+    width: int,
+    shown: Sequence[QueueOverview],
+    alerts: Sequence[str],
 ) -> RenderableType:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+    """The table of queues. ``alerts`` are those of what is wrong."""
+    from rq_core.cli.columns import Column, chosen, table_of
 
-    columns = _columns(frame, before, width)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    rows = [[fit(of(queue)) for _, of in columns] for queue in shown]
-    for place, (title, _) in enumerate(columns):
+    columns = [
         # Numbers stay whole; a long name of a queue gives way.
-        whole = max([len(title), *(len(row[place]) for row in rows)]) if place else None
-        table.add_column(
-            title,
-            justify="right" if place else "left",
-            overflow="ellipsis",
-            no_wrap=bool(place),
-            min_width=whole,
-        )
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+        Column(title, [fit(of(queue)) for queue in shown], right=at > 0, whole=at > 0, cut=at == 0)
+        for at, (title, of) in enumerate(_columns(frame, before))
+    ]
+    of_causes = {OF_CAUSE[alert] for alert in alerts if alert in OF_CAUSE}
+    drop = sorted(DROPPED, key=lambda title: title in of_causes)
+    return table_of(chosen(columns, width, drop), width)
 
 
 def _columns(
-    frame: Frame, before: Frame | None, width: int
+    frame: Frame, before: Frame | None
 ) -> list[tuple[str, Callable[[QueueOverview], str]]]:
-    """The columns that fit, and how each is made."""
+    """All columns, and how each is made."""
     earlier, rates = _earlier(before), _ended(frame, before)
 
     def change(queue: QueueOverview) -> str:
@@ -251,29 +265,21 @@ def _columns(
         seconds = 0.0 if before is None else frame.at - before.at
         return "" if was is None or not seconds else f"{(queue.ready_jobs - was) / seconds:+,.0f}"
 
-    needed: list[tuple[str, Callable[[QueueOverview], str]]] = [
+    found: list[tuple[str, Callable[[QueueOverview], str]]] = [
         ("queue", lambda q: q.queue),
         ("ready", lambda q: f"{q.ready_jobs:,}"),
+        ("ready/s", change),
         ("oldest", lambda q: oldest(q.oldest_ready_ms, exact=q.oldest_ready_exact)),
         ("running", lambda q: f"{q.running:,}"),
-    ]
-    if width < NARROW:
-        return needed
-    needed += [
         ("dead", lambda q: f"{q.dead:,}"),
         ("workers", lambda q: f"{len(q.present):,}"),
-    ]
-    if width < WIDE:
-        return needed
-    needed[2:2] = [("ready/s", change)]
-    needed += [
         ("scheduled", lambda q: f"{q.scheduled:,}"),
         ("blocked lanes", lambda q: f"{q.blocked_lanes:,}"),
         ("backlog", lambda q: f"{q.backlog:,}" if q.audit else "off"),
     ]
     if rates is not None:
-        needed.append(("ended/s", lambda q: f"{rates.get(q.queue, 0.0):,.1f}"))
-    return needed
+        found.append(("ended/s", lambda q: f"{rates.get(q.queue, 0.0):,.1f}"))
+    return found
 
 
 def _earlier(before: Frame | None) -> dict[str, int]:

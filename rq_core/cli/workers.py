@@ -85,12 +85,13 @@ def print_workers(rows: list[PresentWorker], *, empty: str = "no worker runs") -
                 each.says.places,
                 each.says.code,
                 each.says.version,
-                span(now_ms - each.says.since_ms),
+                span(now_ms - each.says.since_ms) if each.says.since_ms else "-",
                 f"silent for {span(each.silent_ms)}" if each.gone else "",
             )
             for each in rows
         ),
         empty=empty,
+        drop=("version", "since", "pid", "places", "code", "busy", "host"),
     )
     present = [each for each in rows if not each.gone]
     if skew := skew_of(present):

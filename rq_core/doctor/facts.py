@@ -13,6 +13,7 @@ from rq_core.doctor.log import Log
 from rq_core.doctor.unlike import unlike
 from rq_core.doctor.view import View
 from rq_core.model import scopes
+from rq_core.model.counted import counted
 from rq_core.model.events import JobRecord
 from rq_core.model.machine import CLAIMED_STATES, State
 from rq_core.model.scopes import QUEUE
@@ -95,7 +96,8 @@ def _wake(expected: Expected) -> Iterator[Finding]:
         places = expected.places
         count = sum(job.lane is None or places[job.lane].on is None for job in ready)
         if count:
-            says = f"{count} jobs are ready, and no token wakes a worker"
+            are_ready = counted(count, "job is ready", "jobs are ready")
+            says = f"{are_ready}, and no token wakes a worker"
             yield Finding(Kind.NO_WAKE, says, edits=edits)
 
 

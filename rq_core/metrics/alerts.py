@@ -45,7 +45,7 @@ class Alert(NamedTuple):
     means: str
     """A paragraph."""
     look: tuple[str, ...]
-    """Commands that show more; QUEUE stands for the queue."""
+    """Commands that show more; QUEUE stands for the queue, URL behind --audit for the audit database's."""
     do: str
     """What may be done, most likely first: items of a list."""
 
@@ -114,8 +114,8 @@ ALERTS: Final = (
         ),
         """
         - Start workers for the queue: `rq-core worker MODULE:APP --queues QUEUE`.
-        - If workers run, look whether they work for this queue, this Redis and this prefix; their log begins
-          with `worker started`.
+        - If workers run, look whether they work for this queue, this Redis and this prefix: `rq-core health` on
+          their machine names the queues and the server of each.
         """,
     ),
     Alert(
@@ -159,7 +159,7 @@ ALERTS: Final = (
         """,
         (
             "rq-core workers --queue QUEUE",
-            "rq-core health",
+            "rq-core health --queue QUEUE",
         ),
         """
         - If no worker is there, start one.
@@ -177,15 +177,18 @@ ALERTS: Final = (
             _RUNNING_ON,
         ),
         """
-        The leases of running jobs have ended: their worker is gone. Any claim would take these jobs back, and for two
-        minutes no worker has claimed.
+        The leases of running jobs have ended: their worker is gone. A worker that claims gets these jobs, the first
+        one after an outage one lease (30 s) later; so for two minutes most likely no worker has claimed.
         """,
         (
+            "rq-core top",
             "rq-core workers --queue QUEUE",
-            "rq-core health",
+            "rq-core health --queue QUEUE",
         ),
         """
-        - Start or restart workers of the queue. The jobs run again; each has one loss more (`max_losses`).
+        - If `rq-core workers` shows none that lives, start one, and wait up to two leases (one minute): the jobs run
+          again, and each has one loss more (`max_losses`).
+        - If one lives, `rq-core top` says whether it claims and when it gets the jobs. If none claims, restart it.
         """,
     ),
     Alert(
@@ -202,9 +205,10 @@ ALERTS: Final = (
         """,
         (
             "rq-core queues",
-            "rq-core audit tail --queue QUEUE",
+            "rq-core audit tail --queue QUEUE --audit URL",
         ),
         """
+        - The event `paused` of `rq-core audit tail` says who paused it, when and why; Redis does not keep that.
         - When the reason is gone: `rq-core resume QUEUE`.
         """,
     ),
@@ -223,10 +227,14 @@ ALERTS: Final = (
         """,
         (
             "rq-core caps QUEUE",
+            "rq-core jobs QUEUE --state running",
             "rq-core job ID",
+            "rq-core workers --queue QUEUE",
         ),
         """
-        - If the holders are stuck, end them: `rq-core cancel ID`, or restart their worker.
+        - If `rq-core workers` shows a holder's worker as silent, that worker is gone: start a worker and wait up to two
+          leases (one minute). `rq-core cancel ID` works only while the job's worker lives.
+        - If the worker lives and the holder is stuck, end the job: `rq-core cancel ID`, or restart the worker.
         - If the limit is too low: `rq-core cap QUEUE SCOPE N`. It takes effect at once, for every worker.
         """,
     ),
@@ -243,7 +251,7 @@ ALERTS: Final = (
         (
             "rq-core dead QUEUE",
             "rq-core job ID",
-            "rq-core audit history ID",
+            "rq-core audit history ID --audit URL",
         ),
         """
         - Correct the code or the data, then `rq-core requeue ID`.
@@ -265,7 +273,7 @@ ALERTS: Final = (
         """,
         (
             "rq-core workers --queue QUEUE",
-            "rq-core audit tail --queue QUEUE",
+            "rq-core audit tail --queue QUEUE --audit URL",
         ),
         """
         - Look why processes end: the log of the supervisor (`worker process 2 ended by signal 9`) and the
@@ -294,13 +302,20 @@ ALERTS: Final = (
         "The mirror is behind",
         "ticket",
         300,
-        (When("rqc_audit_lag_seconds", ">", 60),),
+        (When("rqc_backlog_oldest_seconds", ">", 60),),
         """
-        The last event in SQL happened more than a minute ago, and others wait.
+        An event has waited in Redis for more than a minute, and the mirror has not copied it to SQL. Redis does not
+        know whether a mirror runs.
         """,
-        ("rq-core queues",),
+        (
+            "rq-core queues",
+            "rq-core doctor QUEUE --audit URL",
+        ),
         """
         - Look whether the mirror runs (`rq-core audit run`, or `worker --audit`), and what its log says.
+        - If none runs, start it with the database that has the log: `rq-core audit run --audit URL`. Another
+          database is refused.
+        - If it runs and its log names an error, mend that: it goes on by itself.
         """,
     ),
     Alert(
@@ -331,10 +346,10 @@ ALERTS: Final = (
         Redis came back with less than the log has: after a restart, a failover or a flush. Jobs may be lost, or
         run a second time.
         """,
-        ("rq-core audit restore --queue QUEUE",),
+        ("rq-core audit restore --queue QUEUE --audit URL",),
         """
-        - `rq-core audit restore` shows which jobs were lost and which came back; with `--apply` it puts lost jobs back
-          and removes those that had ended.
+        - `rq-core audit restore --audit URL` shows which jobs were lost and which came back; with `--apply` it puts
+          lost jobs back and removes those that had ended.
         """,
     ),
     Alert(
@@ -347,7 +362,7 @@ ALERTS: Final = (
         Numbers of events are missing in the log: an operator trimmed or changed the outbox by hand.
         """,
         (
-            "rq-core audit verify --queue QUEUE",
+            "rq-core audit verify --queue QUEUE --audit URL",
             "rq-core doctor QUEUE",
         ),
         """
@@ -364,7 +379,7 @@ ALERTS: Final = (
         """
         The mirror found entries that it could not read, and kept them as they were.
         """,
-        ("rq-core audit verify --queue QUEUE",),
+        ("rq-core audit verify --queue QUEUE --audit URL",),
         """
         - Upgrade the mirror before the workers: an older one does not know newer events.
         """,
@@ -381,9 +396,9 @@ ALERTS: Final = (
         """
         The last proof of the log is older than two days, and events came since.
         """,
-        ("rq-core audit verify --queue QUEUE",),
+        ("rq-core audit verify --queue QUEUE --audit URL",),
         """
-        - Run `rq-core audit verify` once a day, by cron or a timer.
+        - Run `rq-core audit verify --audit URL` once a day, by cron or a timer.
         """,
     ),
     Alert(

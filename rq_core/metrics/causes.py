@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from rq_core.metrics.alerts import ALERT_BY_NAME
-from rq_core.metrics.samples import lag_s
+from rq_core.model.counted import counted
 from rq_core.model.limits import shown
-from rq_core.model.reader import LogOverview, QueueLog
+from rq_core.model.reader import LogOverview
 from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad
 
@@ -54,20 +54,17 @@ def _causes(state: Overview | Unread, log: LogOverview | Unread | None) -> list[
         found.append(Cause("RqCoreAuditDown", None, f"the audit log cannot be read: {log.why}"))
     if isinstance(state, Unread):
         return [Cause("RqCoreRedisDown", None, state.why), *found]
-    logs = (
-        {} if log is None or isinstance(log, Unread) else {each.queue: each for each in log.queues}
-    )
     if state.used_memory is not None and state.maxmemory:
         ratio = state.used_memory / state.maxmemory
         if ratio > _bound("RqCoreMemory"):
             found.append(Cause("RqCoreMemory", None, f"Redis uses {ratio:.0%} of its maxmemory"))
     for queue in state.queues:
         found += _of_queue(queue)
-        found += _of_log(queue, logs.get(queue.queue)) if log is not None else _of_outbox(queue)
     if state.strays:
         found.append(Cause("RqCoreQueueUnreadable", None, state.strays))
     if state.queues_left_out:
-        says = f"{state.queues_left_out:,} queues are not shown: a look reads {QUEUES_MAX:,}"
+        says = counted(state.queues_left_out, "queue is not shown", "queues are not shown")
+        says += f": a look reads {QUEUES_MAX:,}"
         found.append(Cause("RqCoreQueuesLeftOut", None, says))
     for name, why in state.unreadable.items():
         found.append(Cause("RqCoreQueueUnreadable", name, f"cannot be read: {why}"))
@@ -83,69 +80,81 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
     name, present = queue.queue, queue.present
     ready, oldest = queue.ready_jobs, queue.oldest_ready_ms
     if ready and not present:
-        last = min((each.silent_ms for each in queue.workers), default=None)
-        since = "" if last is None else f"; the last was seen {_span(last)} ago"
+        # Only of those that did not say that they end: one that stopped in order may have run later.
+        silent = min((each.silent_ms for each in queue.workers), default=None)
+        since = "" if silent is None else f"; one fell silent {_span(silent)} ago"
         yield Cause("RqCoreNoWorker", name, f"{ready:,} ready, and no worker runs{since}")
     if ready and queue.paused:
-        yield Cause("RqCoreQueuePaused", name, f"paused, and {ready:,} are ready")
+        says = f"paused, and {counted(ready, 'job is ready', 'jobs are ready')}"
+        yield Cause("RqCoreQueuePaused", name, says)
     for scope in queue.full_scopes:
         yield Cause("RqCoreScopeFull", name, _full(queue, scope))
     if not queue.paused:
         if present and oldest is not None and oldest > 1000 * _bound("RqCoreJobsWait"):
             busy = sum(each.says.busy for each in present)
             places = sum(each.says.places for each in present)
-            says = f"a job has waited for {_span(oldest)}; {busy:,} of {places:,} places are taken"
+            taken = f"{busy:,} of {counted(places, 'place is', 'places are')} taken"
+            says = f"a job has waited for {_span(oldest)}; {taken}"
             yield Cause("RqCoreJobsWait", name, says)
         if queue.overdue_ms > 1000 * _bound("RqCoreNoClaims"):
             says = f"work was due {_span(queue.overdue_ms)} ago, and no worker claims"
             yield Cause("RqCoreNoClaims", name, says)
         if queue.leases_over:
-            yield Cause(
-                "RqCoreLeasesOver",
-                name,
-                f"{queue.leases_over:,} running have lost their worker, and no worker takes them back",
-            )
+            yield Cause("RqCoreLeasesOver", name, _leases_over(queue))
     death = queue.last_death
     if death is not None and death.ago_ms < JUST_NOW_MS:
         says = f"a job of {death.task} died {_span(death.ago_ms)} ago: {death.reason}; {queue.dead:,} dead in all"
         yield Cause("RqCoreJobsDie", name, says)
     if queue.backlog_ratio > _bound("RqCoreBacklogHalf"):
-        says = f"{queue.backlog:,} events wait to be mirrored, {queue.backlog_ratio:.0%} of what is allowed"
+        wait = counted(queue.backlog, "event waits", "events wait")
+        says = f"{wait} to be mirrored, {queue.backlog_ratio:.0%} of what is allowed"
         yield Cause("RqCoreBacklogHalf", name, says)
+    if behind := mirror_behind(queue):
+        yield Cause("RqCoreMirrorBehind", name, behind)
     if len({(each.says.version, each.says.code) for each in present}) > 1:
         yield Cause("RqCoreCodeSkew", name, "its workers run different code")
 
 
+def _leases_over(queue: QueueOverview) -> str:
+    """What there is to say of running jobs whose lease is over, by when a worker was last active."""
+    many = queue.leases_over
+    lost = counted(many, "running job has lost its worker", "running jobs have lost their worker")
+    them = "it" if many == 1 else "them"
+    inactive, lease = queue.inactive_ms, queue.settings["lease_ms"]
+    # A longer pause counts as an outage.
+    if inactive is not None and 3 * inactive <= 2 * lease:
+        if queue.ends_leases_in_ms:
+            return f"{lost}; a worker is back, and gets {them} in {_span(queue.ends_leases_in_ms)}"
+        return f"{lost}; a worker is alive, and its next claim gets {them}"
+    since = "" if inactive is None else f" for {_span(inactive)}"
+    heard = ", though one was heard of in the last 30 s" if queue.present else ""
+    return f"{lost}, and no worker has claimed{since}{heard}"
+
+
 def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
     limit = shown(scope.limit)
+    running = f"{scope.holders:,} of {limit} running"
     if scope.scope == "queue":
-        return (
-            f"full: {scope.holders:,} of {limit} run, as its cap allows; {queue.ready_jobs:,} wait"
-        )
-    wait = f"{scope.blocked_lanes:,} {'lane waits' if scope.blocked_lanes == 1 else 'lanes wait'}"
+        wait = counted(queue.ready_jobs, "job waits", "jobs wait")
+        return f"full: {running}, as its cap allows; {wait}"
+    exact = "" if scope.blocked_jobs_exact else "at least "
+    jobs = counted(scope.blocked_jobs, "job waits", "jobs wait")
+    wait = f"{exact}{jobs} in {counted(scope.blocked_lanes, 'lane')}"
     if scope.oldest_blocked_ms is not None:
         least = "" if queue.oldest_blocked_exact else "at least "
-        wait += f", the oldest job for {least}{_span(scope.oldest_blocked_ms)}"
+        wait += f", the oldest for {least}{_span(scope.oldest_blocked_ms)}"
     if scope.is_family or "@" in scope.scope:
         return f"full: keys of {scope.scope} ({limit}{' each' if scope.is_family else ''}); {wait}"
-    return f"full: {scope.scope}, {scope.holders:,} of {limit} run; {wait}"
+    return f"full: {scope.scope}, {running}; {wait}"
 
 
-def _of_log(queue: QueueOverview, log: QueueLog | None) -> Iterator[Cause]:
-    if log is None:
-        return
-    lag = lag_s(queue, log.last_at_ms)
-    if lag > _bound("RqCoreMirrorBehind"):
-        says = f"the mirror is {_span(lag * 1000)} behind: {queue.backlog:,} events wait"
-        yield Cause("RqCoreMirrorBehind", queue.queue, says)
-
-
-def _of_outbox(queue: QueueOverview) -> Iterator[Cause]:
-    """The same where the log was not read, by the oldest event that waits."""
+def mirror_behind(queue: QueueOverview) -> str:
+    """What there is to say of a queue whose oldest event has waited too long for the mirror; empty if none has."""
     waits = queue.oldest_event_ms
-    if waits is not None and waits > 1000 * _bound("RqCoreMirrorBehind"):
-        says = f"the mirror is at least {_span(waits)} behind: {queue.backlog:,} events wait"
-        yield Cause("RqCoreMirrorBehind", queue.queue, says)
+    if waits is None or waits <= 1000 * _bound("RqCoreMirrorBehind"):
+        return ""
+    events = counted(queue.backlog, "event waits", "events wait")
+    return f"the mirror is at least {_span(waits)} behind: {events}"
 
 
 def unread_log(state: Overview | Unread, log: LogOverview | Unread | None) -> str:

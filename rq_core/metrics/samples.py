@@ -77,6 +77,7 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
         ("kept_results_bytes", queue.kept_bytes),
         ("kept_results_ratio", queue.kept_ratio),
         ("kept_results_evicted_total", queue.evicted),
+        ("backlog_oldest_seconds", (queue.oldest_event_ms or 0) / 1000),
         ("workers", len(present)),
         ("worker_places", sum(each.says.places for each in present)),
         ("worker_busy_places", sum(each.says.busy for each in present)),

@@ -150,6 +150,12 @@ FAMILIES: Final = (
         "Kept results that have lost their values so.",
     ),
     _state(
+        "rqc_backlog_oldest_seconds",
+        "How long the oldest of them that was looked at has waited, so that the mirror is at least as far behind; 0 if"
+        " none waits.",
+        "queue",
+    ),
+    _state(
         "rqc_workers",
         "Workers that work for the queue, busy or idle, and have been heard of in the last 30 s.",
         "queue",

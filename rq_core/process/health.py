@@ -63,15 +63,16 @@ class Pulse:
         self._file: Path | None = None
         self._touched = 0.0
 
-    def start(self, worker: str, queues: Iterable[str]) -> None:
-        """Make the file; the worker's time to claim for the first time begins."""
+    def start(self, worker: str, queues: Iterable[str], *, server: str = "") -> None:
+        """Make the file; the worker's time to claim for the first time begins. ``server`` is shown as it is given,
+        so without passwords."""
         try:
             self._place.mkdir(mode=0o700, exist_ok=True)
             owner = self._place.lstat()
             if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
                 raise PermissionError(f"{self._place} belongs to another user")
             workers(self._place)  # Removes the files of those that were killed.
-            facts = {"pid": os.getpid(), "parent": os.getppid(), "worker": worker}
+            facts = {"pid": os.getpid(), "parent": os.getppid(), "worker": worker, "server": server}
             file = self._place / f"{worker}.json"
             file.write_text(json.dumps(facts | {"queues": list(queues)}))
         except OSError as error:
@@ -106,10 +107,13 @@ class WorkerHealth:
     parent: int
     """The process id of its supervisor, if it has one."""
     queues: list[str]
+    """Those that it works for."""
     age_s: float
     """Seconds since Redis last answered a claim of it, or since it began."""
     stopped: bool = False
     """Whether a signal (SIGSTOP) has stopped it. No heartbeat keeps its leases meanwhile."""
+    server: str = ""
+    """The URL of its Redis, without passwords, and the prefix if it is another than the default."""
 
 
 def workers(place: Path | None = None) -> list[WorkerHealth]:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.log_context import JobLogFilter
 from rq_core.errors import InvalidOption, RqCoreError
+from rq_core.masking import masked
 from rq_core.model import logs
+from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.process import ending
 from rq_core.process.health import Pulse, parse_address
 from rq_core.worker import Worker, WorkerOptions
@@ -88,6 +90,12 @@ def load(options: ServeOptions) -> App:
     return app
 
 
+def _server_of(app: App) -> str:
+    """The server of an app, as `rq-core health` names it."""
+    prefix = "" if app.prefix == DEFAULT_PREFIX else f", prefix {app.prefix}"
+    return masked(app.redis_url) + prefix
+
+
 def work(
     app: App,
     options: WorkerOptions,
@@ -105,7 +113,7 @@ def work(
         pulse = Pulse()
         status = CANNOT_RUN if table is not None else 1
         worker = Worker(app, options, on_claim=pulse.beat, lease_table=table, flow=flow)
-        pulse.start(worker.name, options.queues)
+        pulse.start(worker.name, options.queues, server=_server_of(app))
         _stop_on_signals(worker, supervised=table is not None)
         try:
             clean = await worker.run()

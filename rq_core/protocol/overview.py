@@ -34,14 +34,14 @@ from rq_core.protocol.usable import check, number_of
 
 T = TypeVar("T")
 
-COMMANDS_MAX: Final = 60
+COMMANDS_MAX: Final = 70
 """Commands that one look may send for one queue."""
 SCOPES_MAX: Final = 9
 """Scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2
 """Jobs at the head of a list whose age is read: the first may be a cancelled one that no claim has passed over yet."""
 BLOCKED_MAX: Final = 4
-"""Blocked lanes whose age is read: so many that wait for a task's cap, and so many of all."""
+"""Blocked lanes whose age and jobs are read: so many that wait for a task's cap, and so many of all."""
 LIMITS_MAX: Final = 200
 """About how many stored limits of a queue are read."""
 QUEUES_MAX: Final = 1_000
@@ -62,6 +62,10 @@ class ScopeLoad:
     """Lanes that wait for it."""
     oldest_blocked_ms: int | None = None
     """How long the oldest of the jobs that were looked at has waited for it: there may be older ones."""
+    blocked_jobs: int = 0
+    """Jobs in those of its blocked lanes that were looked at."""
+    blocked_jobs_exact: bool = True
+    """False: other lanes wait for it, too."""
 
     @property
     def is_family(self) -> bool:
@@ -121,6 +125,10 @@ class QueueOverview:
     """How late the earliest of what is due by itself is: 0 unless no worker claims."""
     leases_over: int
     """Running jobs whose lease is over and which no worker has taken back yet."""
+    inactive_ms: int | None
+    """How long no worker has claimed or extended a lease, to a tenth of a lease; None: none has in this epoch."""
+    ends_leases_in_ms: int
+    """How long no lease ends yet, since an epoch began, or workers came back after an outage."""
     backlog: int
     """Events that wait to be mirrored."""
     backlog_bytes: int
@@ -281,10 +289,11 @@ class Look:
                 ["ZLEXCOUNT", keys("holders"), low, high],
                 ["ZLEXCOUNT", keys("blocked"), low, high],
             ]
-        return commands + [
-            ["ZRANGEBYLEX", keys("waiting"), f"[{lane}|", f"({lane}}}", "LIMIT", 0, 1]
-            for _, lane in self.lanes
+        waiting = [
+            (scope, keys("waiting"), f"[{lane}|", f"({lane}}}") for scope, lane in self.lanes
         ]
+        commands += [["ZRANGEBYLEX", *where, "LIMIT", 0, 1] for _, *where in waiting]
+        return commands + [["ZLEXCOUNT", *where] for scope, *where in waiting if scope]
 
     def take_loads(self, replies: Sequence[Any]) -> None:
         """Take the answers to those."""
@@ -293,7 +302,8 @@ class Look:
         self.remembered = int(rest.pop(0)) if self._remembers() else 0
         counted = 2 * len(self.names[:SCOPES_MAX])
         self.counts = rest[:counted]
-        firsts = rest[counted:]
+        firsts, jobs = rest[counted:][: len(self.lanes)], rest[counted + len(self.lanes) :]
+        self.blocked_jobs = dict(zip([lane for lane in self.lanes if lane[0]], jobs, strict=True))
         self.first_of = [found[0].rpartition("|")[2] if found else None for found in firsts]
 
     def _events_wait(self) -> bool:
@@ -361,6 +371,10 @@ class Look:
             oldest_blocked_exact=self.ages_exact and self.blocked <= self.looked_at,
             overdue_ms=0 if self.due_ms is None else max(0, self.now_ms - int(self.due_ms)),
             leases_over=self.leases_over,
+            inactive_ms=max(0, self.now_ms - number("last_activity"))
+            if number("last_activity")
+            else None,
+            ends_leases_in_ms=max(0, number("no_reap_before") - self.now_ms),
             backlog=number("backlog_jobs"),
             backlog_bytes=number("backlog_bytes"),
             oldest_event_ms=None
@@ -414,6 +428,11 @@ class Look:
         counts = iter(self.counts)
         for name, holders, lanes in zip(self.names, counts, counts, strict=False):
             ages = [age for scope, age in blocked.items() if name in (scope, family_of(scope))]
+            jobs = [
+                count
+                for (scope, _), count in self.blocked_jobs.items()
+                if name in (scope, family_of(scope))
+            ]
             yield ScopeLoad(
                 scope=name,
                 limit=self.limits[name].limit,
@@ -421,6 +440,8 @@ class Look:
                 holders=self.running if name == QUEUE else holders,
                 blocked_lanes=lanes,
                 oldest_blocked_ms=max(ages, default=None),
+                blocked_jobs=sum(jobs),
+                blocked_jobs_exact=len(jobs) >= lanes,
             )
 
 

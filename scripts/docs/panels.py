@@ -147,7 +147,13 @@ ROWS: Final = (
     (
         "The log",
         (
-            Panel("Mirror lag", "s", _by_queue(f"rqc_audit_lag_seconds{_Q}")),
+            Panel(
+                "Mirror lag", "s",
+                (
+                    (f"rqc_audit_lag_seconds{_Q}", "{{queue}} last mirrored"),
+                    (f"rqc_backlog_oldest_seconds{_Q}", "{{queue}} oldest that waits"),
+                ),
+            ),
             Panel("Backlog", "percentunit", _by_queue(f"rqc_backlog_ratio{_Q}"), "at 100 % enqueuing is refused"),
             Panel(
                 "Backlog, events and bytes", "short",

@@ -128,7 +128,8 @@ def _check_server(redis_url: str, prefix: str) -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Also if another database mirrors the queue: for a database that is lost.",
+    help="Also if another database mirrors the queue: only if that one is lost, since events that were not mirrored may"
+    " then be in no log.",
 )
 @click.argument("queue")
 def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool) -> None:

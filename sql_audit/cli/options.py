@@ -54,7 +54,10 @@ class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 def required(url: str | None) -> str:
     """Return the database's URL. Raises AuditNotConfigured if none is given."""
     if not url:
-        raise AuditNotConfigured(f"no audit database: pass --audit URL or set {AUDIT_URL_VARIABLE}")
+        raise AuditNotConfigured(
+            f"no audit database: pass --audit URL or set {AUDIT_URL_VARIABLE}. `rq-core queues` says which queues have"
+            " an audit log"
+        )
     return url
 
 

@@ -71,6 +71,8 @@ class _Queue:
     """Nothing was new in its last turn."""
     held_since: float | None = None
     """Since when every turn found another mirror working on it."""
+    is_told: bool = False
+    """It was said that the queue is mirrored: after the first turn that Redis and SQL let be."""
     error: str | None = None
     is_silent: bool = False
     """Its server did not answer in its last turn, or in that of another queue that is there."""
@@ -180,7 +182,6 @@ class Service:
                     self.source, self.database, name, limits=self.limits, on_step=self.on_step
                 )
                 self._queues[name] = _Queue(mirror)
-                logger.info("queue %s: is mirrored into %s", name, self.database.url)
 
     def _known_queues(self) -> list[str]:
         """The queues of Redis, and those of SQL: a Redis that lost everything lists none."""
@@ -228,9 +229,11 @@ class Service:
                 self._note_failure(name, queue, error)
             return False
         queue.is_silent = False
-        if queue.error is not None:
+        if not queue.is_told:
+            logger.info("queue %s: is mirrored into %s", name, self.database.url)
+        elif queue.error is not None:
             logger.info("queue %s: mirrored again", name)
-            queue.error = None
+        queue.is_told, queue.error = True, None
         queue.backoff_s = BACKOFF_S
         self.done.entries += turn.entries
         self.done.events += turn.events

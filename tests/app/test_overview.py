@@ -138,6 +138,7 @@ def test_a_job_that_waits_for_a_full_scope_is_told_apart_from_one_that_waits_for
         1,
     )
     assert minutes(scope.oldest_blocked_ms) == 9
+    assert (scope.blocked_jobs, scope.blocked_jobs_exact) == (1, True)
 
 
 def test_a_queue_at_its_own_cap_is_full(seed: Seed) -> None:
@@ -160,6 +161,7 @@ def test_more_blocked_lanes_than_are_looked_at_make_the_age_a_lower_bound(seed: 
 
     assert (found.blocked_lanes, found.oldest_blocked_exact) == (20, False)
     assert (family.scope, family.blocked_lanes, family.full) == ("tenant", 20, True)
+    assert (family.blocked_jobs, family.blocked_jobs_exact) == (4, False)
 
 
 def test_keys_of_a_family_are_not_named(seed: Seed) -> None:
@@ -199,6 +201,21 @@ def test_a_look_tells_what_is_due_and_not_taken(seed: Seed) -> None:
     found = look(seed)
 
     assert (minutes(found.overdue_ms), found.leases_over) == (2, 1)
+
+
+def test_a_look_tells_when_a_worker_was_last_active_and_when_leases_end_again(seed: Seed) -> None:
+    seed.enqueue("a")
+    assert look(seed).inactive_ms is None
+    seed.claim()
+    # A worker may have run when the epoch began.
+    assert 0 < look(seed).ends_leases_in_ms <= 30_000
+    now, _ = seed.control.time()
+    of_outage = {"last_activity": (int(now) - 180) * 1000, "no_reap_before": int(now) * 1000 - 1}
+    seed.control.hset(seed.keys("meta"), mapping=of_outage)
+
+    found = look(seed)
+
+    assert (minutes(found.inactive_ms), found.ends_leases_in_ms) == (3, 0)
 
 
 def test_a_damaged_queue_does_not_hide_the_others(seed: Seed) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from rq_core.errors import ServerUnavailable, UnknownQueue
+from rq_core.errors import AuditElsewhere, ServerUnavailable, UnknownQueue
 from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror import service as run
 from sql_audit.store.database import Database
@@ -95,6 +95,25 @@ def test_the_service_says_what_it_mirrors_and_what_it_waits_for(
     with serving(mine, database, queues=["lat", "late"]):
         wait_until(lambda: said("queue lat: not there yet; known are late"), "it is missed")
     mine.close()
+
+
+def test_a_queue_that_another_database_has_is_not_said_to_be_mirrored(
+    source: StreamSource, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log named this database as the queue's, and then came the refusal."""
+    caplog.set_level(logging.INFO, logger="rq_core.audit")
+    writer = StreamWriter(source, "mail")
+    source.attach("mail", "db-1", 0)
+
+    with pytest.raises(AuditElsewhere) as refused:
+        run.Service(source, database).run(threading.Event(), once=True)
+
+    assert "is mirrored into" not in " ".join(caplog.messages)
+    says = str(refused.value)
+    assert "another audit database, whose id is db-1. Use that one." in says
+    assert "`SELECT audit_id FROM audit_meta` tells its id" in says
+    assert says.endswith("--force`; events that were not mirrored may then be in no log.")
+    assert writer.backlog()[0] > 0
 
 
 def test_only_the_queues_asked_for(source: StreamSource, audit_url: str) -> None:

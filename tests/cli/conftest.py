@@ -47,7 +47,8 @@ class CommandLine:
 
 @pytest.fixture
 def cli(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    monkeypatch.delenv("RQ_CORE_AUDIT_URL", raising=False)
+    for name in ("RQ_CORE_AUDIT_URL", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
     return CommandLine(valkey_url)
 
 

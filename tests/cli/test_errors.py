@@ -218,6 +218,24 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         (("helth",), "No such command 'helth'. Did you mean 'health'? Try"),
         (("audit", "verfy"), "Did you mean 'verify'? Try"),
         (("queues", "--colour"), "No such option"),
+        (("--colour", "queues"), "No such option"),
+        (
+            ("--redis", "redis://localhost", "top"),
+            "--redis belongs behind the command: `root top --redis …`",
+        ),
+        (("-q", "mail", "workers"), "-q belongs behind the command: `root workers -q …`"),
+        (
+            ("--audit", "a.db", "audit", "tail"),
+            "--audit belongs behind the command: `root audit tail --audit …`",
+        ),
+        (
+            ("audit", "--audit", "a.db", "tail"),
+            "--audit belongs behind the command: `root audit tail --audit …`",
+        ),
+        (
+            ("server", "--redis", "redis://localhost", "prepare"),
+            "--redis belongs behind the command: `root server prepare --redis …`",
+        ),
         (("enqueue", "mail"), "Missing argument 'TASK'"),
         (("enqueue", "mail", "send", "--delay", "soon"), "'soon' is not a valid float"),
         (("enqueue", "mail", "send", "--delay", "-1"), "delay=-1.0 is not valid"),

@@ -114,7 +114,7 @@ def test_workers_that_would_make_it_again_keep_a_queue_unless_forced(
     says = presence.Presence("host", 1, "1", "code", ("mail",), 4, 0, 0)
     client.run(presence.tell(client.prefix, "w-1", says, ["mail"], ()))
 
-    assert "1 workers work for mail" in cli.line(1, "queue", "delete", "mail")
+    assert "1 worker works for mail" in cli.line(1, "queue", "delete", "mail")
 
     cli.ok("queue", "delete", "mail", "--force", "--reason", "gone")
 

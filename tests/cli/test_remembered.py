@@ -65,7 +65,7 @@ def test_an_id_that_is_forgotten_is_no_job(cli: CommandLine, client: Client, don
 
 
 def test_queues_counts_the_ids_and_says_when_no_more_fit(cli: CommandLine, done: str) -> None:
-    assert "1 ids remembered" in cli.ok("queues")
+    assert "1 id remembered" in cli.ok("queues")
     assert 1 == cli.json("queues")[0]["remembered"]
     cli.ok("set", "mail", "results-max=1")
 

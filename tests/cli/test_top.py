@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import pty
@@ -17,12 +18,14 @@ from rich.console import Console
 from rq_core.cli.top import Frame, document_of, render
 from rq_core.connections.client import Client
 from rq_core.metrics.causes import Unread
+from rq_core.model.job import NewJob, profile
 from rq_core.model.reader import EndedClaims, LogOverview
-from rq_core.protocol import presence
+from rq_core.protocol import claims, presence
 from rq_core.protocol.presence import Presence
 from tests.cli.conftest import CommandLine
 from tests.kit.wait import wait_until
 
+SAYS = Presence("web-1", 1, "0.1.0", "c0de0001", ("mail",), 10, 1, 0)
 LONG = "a-queue-with-a-name-" + "x" * 108
 
 
@@ -67,7 +70,7 @@ def test_json_has_queues_and_causes(cli: CommandLine) -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [30, 59, 60, 119, 120, 200])
+@pytest.mark.parametrize("width", [30, 57, 60, 119, 120, 200])
 def test_no_line_is_wider_than_the_terminal(cli: CommandLine, client: Client, width: int) -> None:
     for queue in ("mail", LONG):
         for _ in range(3):
@@ -77,7 +80,49 @@ def test_no_line_is_wider_than_the_terminal(cli: CommandLine, client: Client, wi
 
     assert max(map(len, shown.splitlines())) <= width
     assert re.search(r"mail.* 3 ", shown)
-    assert ("dead" in shown, "backlog" in shown) == (width >= 60, width >= 120)
+    assert ("dead" in shown, "backlog" in shown) == (width >= 60, width >= 119)
+
+
+def test_on_a_narrow_terminal_the_column_of_the_cause_and_the_name_of_the_alert_stay(
+    cli: CommandLine, client: Client
+) -> None:
+    """At 60 and 80 columns `top` named a full cap and left out the lanes, and a mirror, and left out the backlog."""
+    for task in ("send", "send"):
+        job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
+        client.run(client.calls.enqueue.many([job]))
+    client.run(client.calls.caps.change("mail", "task=send", 0, by="op", why=""))
+    client.run(claims.claim("mail", "w-1", 1))
+    client.run(presence.tell("rqc", "w-1", SAYS, ["mail"], ["send"]))
+    full = printed(frame(client), None, 60)
+    cli.ok("enqueue", "sms", "send")
+    client.run(presence.tell("rqc", "w-1", SAYS, ["sms"], ["send"]))
+    client.run(client.calls.audit.attach("sms", "a-1"))
+    behind = frame(client)
+    sms = dataclasses.replace(behind.state.queues[1], oldest_event_ms=600_000, backlog=6)  # type: ignore[union-attr]
+    mirror = printed(
+        behind._replace(state=dataclasses.replace(behind.state, queues=(sms,))), None, 60
+    )
+
+    assert "full: task=send" in full
+    assert "RqCoreScopeFull" in " ".join(full.split())
+    assert re.search(r"blocked lanes *\n", full)
+    assert "backlog" not in full
+    assert "RqCoreMirrorBehind" in " ".join(mirror.split())
+    assert re.search(r"backlog *\n", mirror)
+    assert "blocked lanes" not in mirror
+
+
+def test_columns_say_how_wide_a_picture_is_that_a_program_reads(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.ok("enqueue", "mail", "send")
+    assert "blocked lanes" in cli.ok("top", "--once")
+    monkeypatch.setenv("COLUMNS", "60")
+
+    shown = cli.ok("top", "--once")
+
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "blocked lanes" not in shown
 
 
 def test_rates_are_the_difference_of_two_frames(cli: CommandLine, client: Client) -> None:
@@ -197,7 +242,7 @@ def test_what_pages_comes_before_any_number_of_causes_that_do_not(
     assert "and 3 more, of which 0 page" in shown
     assert cli.json("top")["causes"][0]["queue"] == "z"
     printed_once = cli.ok("top", "--once")
-    assert printed_once.count("paused, and 1 are ready") == 14
+    assert printed_once.count("paused, and 1 job is ready") == 14
     assert "more, of which" not in printed_once
 
 

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from rq_core.connections.client import Client
 from rq_core.protocol import presence
 from rq_core.protocol.presence import Presence
@@ -48,3 +50,37 @@ def test_that_no_worker_runs_is_said(cli: CommandLine) -> None:
 
     assert cli.ok("workers") == "no worker runs\n"
     assert cli.json("workers") == []
+
+
+def test_a_worker_that_does_not_say_when_it_began_has_a_dash(
+    cli: CommandLine, client: Client
+) -> None:
+    """It ran since 20780 days."""
+    cli.ok("enqueue", "mail", "send")
+    says = Presence("web-1", 4711, "0.1.0", "c0de0001", ("mail",), 10, 3, 0)
+    client.run(presence.tell("rqc", "w-1", says, ["mail"], ["send"]))
+
+    assert re.search(r" 0\.1\.0 +- *$", cli.ok("workers"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("columns", [50, 60, 80])
+def test_on_a_narrow_terminal_columns_go_before_words_break(
+    cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """Heads and names were broken into parts of two letters."""
+    cli.ok("enqueue", "mail", "send")
+    cli.ok("enqueue", "reports", "send")
+    cli.ok("pause", "reports")
+    here(client, "w-0-3f2a9c1e77b0", "mail", "reports")
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    workers, queues = cli.ok("workers"), cli.ok("queues")
+
+    table = [x for x in (workers + queues).splitlines() if not x.startswith("no room for")]
+    assert max(map(len, table)) <= columns
+    assert re.search(r"^ worker +.*queues", workers, re.MULTILINE)
+    assert re.search(r"^ w-0-3f2a9c1e77b0 .*mail,reports ", workers, re.MULTILINE)
+    assert ("version" in workers.splitlines()[1]) is False
+    assert re.search(r"^no room for: .*version.*; --json prints all$", workers, re.MULTILINE)
+    assert re.search(r"^ reports +1 .*paused", queues, re.MULTILINE)
+    assert len(queues.splitlines()) - queues.count("no room") == 6

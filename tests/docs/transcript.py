@@ -123,7 +123,7 @@ def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
             script += [f"echo '@@ {len(typed)}'", step.line, 'echo "@@ status $?"']
             typed.append(step)
     home = {"HOME": str(directory), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    extra = {"PYTHONUNBUFFERED": "1", "COLUMNS": "100", "USER": "ada", "LOGNAME": "ada"}
+    extra = {"PYTHONUNBUFFERED": "1", "COLUMNS": "", "USER": "ada", "LOGNAME": "ada"}
     done = subprocess.run(
         ["/bin/bash", "-c", "\n".join(script)], cwd=directory, env=os.environ | home | extra,
         capture_output=True, text=True, timeout=seconds, check=False,

@@ -376,7 +376,7 @@ def test_an_open_lane_needs_a_token(seed: Seed) -> None:
 
     (found,) = look(seed)
 
-    assert "1 jobs are ready, and no token wakes a worker" == found.says
+    assert "1 job is ready, and no token wakes a worker" == found.says
     assert mend(seed) == []
     assert seed.tokens() == 1
 

@@ -21,8 +21,8 @@ from tests.rigs.stuck import QUEUE, SCENES, scene
 
 CAUSE: Final = {
     "no_worker": ("RqCoreNoWorker", "2 ready, and no worker runs"),
-    "full_cap": ("RqCoreScopeFull", "full: task=send, 1 of 1 run; 1 lane waits, the oldest job for 10 min"),
-    "paused": ("RqCoreQueuePaused", "paused, and 2 are ready"),
+    "full_cap": ("RqCoreScopeFull", "full: task=send, 1 of 1 running; 2 jobs wait in 1 lane, the oldest for 10 min"),
+    "paused": ("RqCoreQueuePaused", "paused, and 2 jobs are ready"),
     "poison": ("RqCoreJobsDie", "a job of crash died"),
     "sql_away": ("RqCoreAuditDown", "the audit log cannot be read"),
 }  # fmt: skip
@@ -73,9 +73,11 @@ def test_top_and_the_alerts_name_the_cause(name: str, valkey_url: str) -> None:
         shown = top(valkey_url, audit_url)
 
     alert, says = CAUSE[name]
-    assert set(alerts) == {alert}
-    assert [each["alert"] for each in shown["causes"]] == [alert]
-    (cause,) = shown["causes"]
+    # Where SQL is away, the mirror is behind as well.
+    named = [alert, "RqCoreMirrorBehind"] if name == "sql_away" else [alert]
+    assert set(alerts) == set(named)
+    assert [each["alert"] for each in shown["causes"]] == named
+    cause = shown["causes"][0]
     assert cause["says"].startswith(says)
     if name == "poison":
         assert ": poison; 1 dead in all" in cause["says"]
@@ -91,6 +93,37 @@ def top(url: str, audit_url: str | None, *words: str) -> Any:
     done = CliRunner().invoke(root, ["top", "--json", "--redis", url, *audit, *words])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
+
+
+def test_without_a_url_of_the_log_a_mirror_that_is_behind_is_named_all_the_same(
+    valkey_url: str,
+) -> None:
+    """The alert went by a metric that only `rq-core metrics --audit` has."""
+    with scene(valkey_url, "sql_away"):
+        alerts = firing({}, scraped(valkey_url, None))
+        (cause,) = top(valkey_url, None)["causes"]
+
+    assert alerts == {"RqCoreMirrorBehind": {QUEUE}}
+    assert cause["alert"] == "RqCoreMirrorBehind"
+    assert cause["says"] == "the mirror is at least 10 min behind: 6 events wait"
+
+
+def test_doctor_and_queues_name_a_mirror_that_is_behind(valkey_url: str) -> None:
+    """The doctor said that all agrees, and ended with 0, while events had waited for ten minutes."""
+    with scene(valkey_url, "sql_away"):
+        queues = CliRunner().invoke(root, ["queues", "--redis", valkey_url])
+        doctor = CliRunner().invoke(root, ["doctor", QUEUE, "--redis", valkey_url])
+        as_json = CliRunner().invoke(root, ["doctor", QUEUE, "--json", "--redis", valkey_url])
+
+    behind = "the mirror is at least 10 min behind: 6 events wait"
+    assert behind in queues.stdout
+    assert f"{QUEUE}: mirror: {behind}; start `rq-core audit run`, or look into its log" in (
+        doctor.stdout
+    )
+    assert f"{QUEUE}: all agrees" not in doctor.stdout
+    assert (doctor.exit_code, doctor.stderr) == (1, "rq-core: 1 finding\n")
+    (found,) = json.loads(as_json.stdout)[-1]["left"]
+    assert (found["kind"], found["mendable"]) == ("mirror", False)
 
 
 def test_of_a_healthy_queue_nothing_is_said(valkey_url: str, client: Client) -> None:

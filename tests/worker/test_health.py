@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -23,6 +24,7 @@ from rq_core import InvalidOption
 from rq_core.app.app import App
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
+from rq_core.masking import masked
 from rq_core.process import health
 from tests.kit import crew
 from tests.kit.crew import worker_process
@@ -84,6 +86,25 @@ def test_a_worker_that_cannot_claim_grows_old_though_it_lives(
         process.wait(20)
 
     assert ask()[1]["workers"] == []
+
+
+def test_each_worker_says_which_server_and_queues_it_works_for(
+    client: Client, app: App, witness: crew.Witness
+) -> None:
+    """Workers of other queues and servers made a queue that had none look well."""
+    with_password = app.redis_url.replace("redis://", "redis://default:s3cret@")
+    health.Pulse().start("w-other", ["sms"], server=masked(with_password))
+    with worker_process(app.redis_url, witness):
+        (here,) = wait_until(lambda: ask("--queue", "crew")[1]["workers"], "it works", timeout=20)
+        table = CliRunner().invoke(root, ["health"]).stdout
+
+    assert here["server"] == app.redis_url
+    assert "s3cret" not in table
+    assert re.search(r"w-other +\d+ +sms +redis://default:\*\*\*@", table)
+    assert re.search(rf"crew +{re.escape(app.redis_url)}", table)
+    assert [each["worker"] for each in ask("--queue", "sms")[1]["workers"]] == ["w-other"]
+    none = CliRunner().invoke(root, ["health", "--queue", "mail"])
+    assert (none.exit_code, none.stdout) == (1, "no worker of mail runs here\n")
 
 
 def test_the_probe_of_a_supervisor_answers_for_its_workers(

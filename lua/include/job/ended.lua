@@ -10,7 +10,7 @@ Meta: ties remembers audit
 Later: dead_retention_ms backlog_bytes backlog_max_bytes
 Unread: expiring
 Uses: call(now_text seldom seldom_list) meta(facts fact read_now) batch(call_many read_many) names(name_field)
-    remembered(memory)
+    remembered(memory told_in)
 ]]
 
 local FULL = 43   -- `+`, before the digest of a value that is to stand in the log
@@ -19,7 +19,7 @@ local FULL = 43   -- `+`, before the digest of a value that is to stand in the l
 local function untie(id, job)
   local has_deadline, name
   if type(job) == 'string' then
-    has_deadline, name = job:find(' expires=', 1, true), job:match(' unique=(%S+)')
+    has_deadline, name = job:find(' expires=', 1, true), told_in(job, ' unique=')
   else
     has_deadline, name = job.expires, job.unique
   end
@@ -74,22 +74,22 @@ local function all_leave(ids, lines, events, given, notes)
       untie(ids[at], line)
       local once, keep
       if facts.remembers then
-        once, keep = line:match(' once=(%d+)'), line:match(' keep=(%d+)')
+        once, keep = told_in(line, ' once='), told_in(line, ' keep=')
       end
       if once or keep then
-        local value, more = given[i], keep and ' task=' .. line:match(' task=(%S+)')
+        local value, note, more = given[i], notes[i], keep and ' task=' .. told_in(line, ' task=')
         if keep and not value then
           more = more .. ' value=not_kept'
         elseif keep and value:sub(1, 1) == '!' then
           value, more = nil, more .. ' value=' .. value:sub(2)
-        elseif keep and notes[i] ~= '' then
-          local said = events[at]:sub(1, -2) .. ',"' .. notes[i]:sub(2) .. '"'
-          if notes[i]:byte() == FULL and facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') then
+        elseif keep and note and note ~= '' then
+          local said = events[at]:sub(1, -2) .. ',"' .. note:sub(2) .. '"'
+          if note:byte() == FULL and facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') then
             said, more = said .. ',' .. cjson.encode(value), more .. ' audit=full'
           end
           events[at] = said .. ']'
         end
-        memory.keep(ids[at], 'succeeded', now_text, line:match(' fence=(%S+)'), once, line:match(' call=(%x+)'), keep, more, value)
+        memory.keep(ids[at], 'succeeded', now_text, told_in(line, ' fence='), once, once and told_in(line, ' call='), keep, more, value)
       end
     end
   end

@@ -11,7 +11,7 @@ OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` 
 makes no id a duplicate. A job that left before its first claim is not remembered: it has done nothing.
 
 A job whose result is kept (the field `keep` of its line) leaves such a line, too, claimed or not; it goes on with `task=NAME until=MS`, and
-with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if it has not. A job of which another one took the place
+with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if it has not; `audit=full` says that the log has the value. A job of which another one took the place
 leaves `replaced job=ID at=MS until=MS`.
 
 `kept_bytes` in `meta` counts what is kept so (load_of). Beyond `kept_max_bytes` what is nearest its end goes first: its value, and its line
@@ -26,14 +26,26 @@ Keys: results kept returned
 Later: results_bytes kept_bytes kept_max_bytes evicted
 Unread: results kept returned
 Kept: memory
-Uses: call(now now_text seldom_list seldom) meta(fact set_fact read_now) batch(call_many read_many) digits(digits)
+Uses: call(now now_text seldom_list seldom) meta(fact set_fact read_now) batch(call_many add_many set_many read_many) digits(digits)
 ]]
 
 local LOOKED_AT = '255'   -- so many results more than one are looked at to make room
+local last_keep, last_until   -- how long the last result is kept, and until when, as text: many of a call are kept alike
+
+local function reset()
+  last_keep, last_until = nil, nil
+end
+
+--- What stands behind a mark in a line, up to the next space; nil if the mark is not there. A pattern that begins with the mark would
+--- be tried at each byte of the line.
+local function told_in(line, mark)
+  local _, at = line:find(mark, 1, true)
+  return at and line:match('^%S+', at + 1)
+end
 
 --- What a line counts of what is kept for those who wait: its value, and all that Redis has of it if its id is not remembered.
 local function load_of(line)
-  local bytes = tonumber(line:match(' bytes=(%d+)')) or 0
+  local bytes = tonumber(told_in(line, ' bytes=')) or 0
   if line:find(' until=', 1, true) and not line:find(' once=', 1, true) then
     return bytes + #line + RESULT_COST
   end
@@ -76,10 +88,15 @@ local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, mor
     return
   end
   if keep then
-    line = line .. more .. ' until=' .. now + keep
-    until_ms = math.max(tonumber(until_ms), now + keep)
+    if keep ~= last_keep then
+      last_keep, last_until = keep, digits(now + keep)
+    end
+    line = line .. more .. ' until=' .. last_until
+    if tonumber(until_ms) < now + keep then
+      until_ms = last_until
+    end
     if value then
-      line = line .. ' bytes=' .. #value
+      line = line .. ' bytes=' .. digits(#value)
       local list = seldom_list('kept_values')
       list[#list + 1], list[#list + 2] = id, value
     end
@@ -188,8 +205,12 @@ local function write_results()
   call_many('HDEL', returned, seldom.emptied)
   call_many('ZREM', kept, seldom.forgotten)
   call_many('HSET', results, seldom.kept_lines)
-  call_many('HSET', returned, seldom.kept_values)
-  call_many('ZADD', kept, seldom.kept_marks)
+  if seldom.kept_values then
+    set_many(returned, seldom.kept_values)
+  end
+  if seldom.kept_marks then
+    add_many(kept, seldom.kept_marks)
+  end
   local growth = seldom.growth
   if growth then
     set_fact('results_bytes', math.max(0, fact('results_bytes') + growth[1]))

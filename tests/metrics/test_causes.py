@@ -1,0 +1,121 @@
+"""The sentences of `rq-core top`: true in each case, in the singular and in the plural."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rq_core.metrics.causes import causes
+from rq_core.protocol import presence
+from rq_core.protocol.presence import Presence
+from tests.kit.seed import Seed
+
+LEASE_MS = 30_000
+
+
+@pytest.fixture
+def seed(valkey_url: str) -> Iterator[Seed]:
+    with Seed(valkey_url, real_clock=True) as made:
+        yield made
+
+
+def said(seed: Seed) -> dict[str, str]:
+    """What is said of the queue, by alert."""
+    return {each.alert: each.says for each in causes(seed.client.run(seed.calls.overview.all()))}
+
+
+def works(seed: Seed, worker: str = "w-1", *, silent_s: int = 0) -> None:
+    """A worker says that it is there; with ``silent_s``, so long ago."""
+    says = Presence("web-1", 1, "0.1.0", "c0de0001", (seed.queue,), 1, 1, 0)
+    seed.client.run(presence.tell("rqc", worker, says, [seed.queue], ["t"]))
+    row = seed.control.hget(seed.keys("workers"), worker)
+    seen, _, facts = str(row).partition(" ")
+    seed.control.hset(seed.keys("workers"), worker, f"{int(seen) - silent_s} {facts}")
+
+
+def lose(seed: Seed, *ids: str, active_ms_ago: int, back_in_ms: int = 0) -> None:
+    """Jobs run, and their leases ended two minutes ago."""
+    seed.enqueue(*ids)
+    seed.claim()
+    seconds, _ = seed.control.time()
+    now = int(seconds) * 1000
+    seed.control.zadd(seed.keys("leases"), dict.fromkeys(ids, now - 120_000))
+    facts = {"last_activity": now - active_ms_ago, "no_reap_before": now + back_in_ms}
+    seed.control.hset(seed.keys("meta"), mapping=facts)
+
+
+def test_lost_jobs_that_no_worker_claims_are_said_to_have_none(seed: Seed) -> None:
+    lose(seed, "a", active_ms_ago=180_000)
+
+    assert said(seed)["RqCoreLeasesOver"] == (
+        "1 running job has lost its worker, and no worker has claimed for 3 min"
+    )
+
+
+def test_a_worker_that_lives_and_does_not_claim_is_named_beside_lost_jobs(seed: Seed) -> None:
+    lose(seed, "a", "b", active_ms_ago=180_000)
+    works(seed)
+
+    assert said(seed)["RqCoreLeasesOver"] == (
+        "2 running jobs have lost their worker, and no worker has claimed for 3 min,"
+        " though one was heard of in the last 30 s"
+    )
+
+
+def test_once_a_worker_is_back_it_is_said_when_it_gets_lost_jobs(seed: Seed) -> None:
+    """It said that no worker takes them back while one ran and waited for the end of an outage."""
+    lose(seed, "a", "b", active_ms_ago=0, back_in_ms=1_200_000)
+    works(seed)
+
+    assert said(seed)["RqCoreLeasesOver"] == (
+        "2 running jobs have lost their worker; a worker is back, and gets them in 20 min"
+    )
+
+
+def test_after_a_failover_without_workers_none_is_said_to_be_back(seed: Seed) -> None:
+    """Leases wait for the end of a time then, too, and no worker claims."""
+    lose(seed, "a", active_ms_ago=180_000, back_in_ms=20_000)
+
+    assert said(seed)["RqCoreLeasesOver"].endswith(", and no worker has claimed for 3 min")
+
+
+def test_lost_jobs_of_a_worker_that_is_active_wait_for_its_next_claim(seed: Seed) -> None:
+    lose(seed, "a", active_ms_ago=0, back_in_ms=-LEASE_MS)
+
+    assert said(seed)["RqCoreLeasesOver"] == (
+        "1 running job has lost its worker; a worker is alive, and its next claim gets it"
+    )
+
+
+def test_a_worker_that_stopped_in_order_is_not_taken_for_one_that_fell_silent(seed: Seed) -> None:
+    """A worker that was killed long ago was called the last one that was seen."""
+    seed.enqueue("a")
+    works(seed, "w-killed", silent_s=600)
+    works(seed, "w-stopped")
+    seed.client.run(presence.leave("rqc", "w-stopped", [seed.queue]))
+
+    assert said(seed)["RqCoreNoWorker"] == "1 ready, and no worker runs; one fell silent 10 min ago"
+
+
+def test_one_of_anything_is_told_in_the_singular(seed: Seed) -> None:
+    seed.cap("queue", 1)
+    seed.enqueue("a", "b")
+    seed.claim()
+    works(seed)
+    assert said(seed)["RqCoreScopeFull"] == "full: 1 of 1 running, as its cap allows; 1 job waits"
+    seed.configure(paused=1)
+    assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
+
+
+def test_of_many_lanes_the_jobs_that_wait_are_a_lower_bound(seed: Seed) -> None:
+    seed.cap("tenant", 0)
+    seed.enqueue(
+        *(seed.job(f"j{n}-{m}", scopes=[f"tenant={n}"]) for n in range(20) for m in range(3))
+    )
+    seed.claim()
+    works(seed)
+
+    assert said(seed)["RqCoreScopeFull"].startswith(
+        "full: keys of tenant (0 each); at least 12 jobs wait in 20 lanes, the oldest for at least "
+    )

@@ -1,0 +1,37 @@
+"""Tables on narrow terminals: columns go before words break, and what must stay stays."""
+
+from __future__ import annotations
+
+from rq_core.cli.columns import Column, chosen, widths
+
+NAME = Column("queue", ["mail", "reports"])
+NUMBER = Column("ready", ["1,000,000", "2"], right=True, whole=True)
+NOTES = Column("", ["paused; full: task=send", ""])
+
+
+def titles(width: int, *drop: str) -> list[str]:
+    return [each.title for each in chosen([NAME, NUMBER, NOTES], width, drop)]
+
+
+def test_columns_go_in_order_and_only_as_long_as_there_is_no_room() -> None:
+    assert titles(100, "ready") == ["queue", "ready", ""]
+    # reports, 1,000,000, task=send, and what stands between: 7 + 9 + 9 + 8.
+    assert titles(33, "ready") == ["queue", "ready", ""]
+    assert titles(32, "ready") == ["queue", ""]
+    assert titles(3, "ready") == ["queue", ""]
+
+
+def test_what_is_left_over_goes_to_those_that_need_the_least_more() -> None:
+    assert widths([NAME, NUMBER, NOTES], 33) == [7, 9, 9]
+    assert widths([NAME, NUMBER, NOTES], 40) == [7, 9, 16]
+    assert widths([NAME, NUMBER, NOTES], 400) == [7, 9, 23]
+    assert widths([NAME, NUMBER, NOTES], 32) is None
+
+
+def test_a_very_long_word_is_broken_before_a_column_goes() -> None:
+    assert Column("error", ["x" * 500]).least == 24
+    assert Column("job", ["x" * 500], whole=True).least == 500
+
+
+def test_characters_that_take_two_columns_count_twice() -> None:
+    assert Column("name", ["東京都"]).least == 6
