@@ -59,16 +59,23 @@ for i = 1, each_count do
   elseif #id ~= ID_LENGTH and not is_id(id) then
     return {'refused', 'arguments', 'id'}
   end
-  if (kind.remember or kind.keep) and not results then
-    return {'with'}
-  elseif kind.remember then
-    digest = want_memory(i, digest)
-  end
-  if not digest or kind.unique and not want_name(i, digest) then
-    return {'refused', 'arguments', 'digest'}
+  if kind.ties then
+    if (kind.remember or kind.keep) and not results then
+      return {'with'}
+    elseif kind.remember then
+      digest = want_memory(i, digest)
+    end
+    if not digest or kind.unique and not want_name(i, digest) then
+      return {'refused', 'arguments', 'digest'}
+    end
   end
   ids[i] = id
-  may_wait, is_long = may_wait or kind.may_wait, is_long or #spec > SPEC_LONG
+  if kind.may_wait then
+    may_wait = true
+  end
+  if #spec > SPEC_LONG then
+    is_long = true
+  end
   if lane ~= '' then
     names = names or {}
     names[#names + 1] = lane
@@ -120,8 +127,10 @@ for i = 1, each_count do
     lane = lane_for(kind)
   end
   local out, on, cap
-  local noted = seldom and seldom.noted and seldom.noted[id]
-  local has_left = seldom and seldom.left and seldom.left[id]
+  local noted, has_left
+  if seldom then
+    noted, has_left = seldom.noted and seldom.noted[id], seldom.left and seldom.left[id]
+  end
   if live[i] and not has_left or seen and seen[id] or recalled and recalled[i] or noted then
     out, on = 'duplicate', '-'
     if results and seldom then

@@ -62,6 +62,7 @@ on the error as attributes. Passwords in a message or in a fact are masked: an e
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from rq_core.masking import masked
@@ -69,6 +70,10 @@ from rq_core.masking import masked
 SECONDS_MAX: Final = 100 * 365 * 86_400
 """The longest duration, a hundred years: with a longer one, moments in Unix ms would outgrow the 14 digits that Lua
 prints exactly."""
+
+
+_COMMAND: Final = re.compile(r"`(rq-core (?!audit )[^`]*)`")
+"""A command about a queue that a message advises. Those about the log ask SQL."""
 
 
 class RqCoreError(Exception):
@@ -84,6 +89,12 @@ class RqCoreError(Exception):
             said = next(kind.__doc__ for kind in type(self).__mro__ if kind.__doc__)
             message = " ".join(said.split()).format(**facts)
         super().__init__(masked(message))
+
+    def name_prefix(self, prefix: str) -> None:
+        """Let the commands that the message advises name the prefix of the queue's keys, which is not the usual one."""
+        said = _COMMAND.sub(rf"`\1 --prefix {prefix}`", str(self))
+        if " --prefix " not in str(self):
+            self.args = (said, *self.args[1:])
 
 
 class UsageError(RqCoreError):

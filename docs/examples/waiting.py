@@ -38,3 +38,14 @@ def total_year(year: int) -> Decimal:
     jobs = app.enqueue_many(total.job(f"{year}-{month:02}") for month in range(1, 13))
     done = app.as_completed(jobs, timeout=300)
     return sum((handle.result(0) for handle in done), Decimal(0))
+
+
+async def answer(month: str) -> tuple[int, str]:
+    """The status and the text of a web server's answer."""
+    handle = await total.enqueue_async(month)
+    try:
+        return 200, str(await handle.result_async(timeout=25))
+    except WaitTimeout:
+        return 202, handle.id  # the client asks again, with this id
+    except NoResult as error:
+        return 500, str(error)

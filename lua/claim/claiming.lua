@@ -19,7 +19,7 @@ Uses: call(now now_text keep_answer seldom) meta(fact) state(read_line is_claime
     gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
     expiry(check_seldom write_seldom) sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
-    unscoped(open_lists write_unscoped) pages(count_stored) select(select_jobs) fast_path(leave_fast)
+    bare(is_bare) unscoped(open_lists write_unscoped) pages(count_stored) select(select_jobs) fast_path(leave_fast)
     taken(taken open_reply word_of emit_claimed write_taken close_reply)
 ]]
 
@@ -57,7 +57,7 @@ local function decide_claim(ended)
   local unfinished
   next_due, unfinished = sweep()
   local gated = gate_is_shut()
-  local room = queue_cap()
+  local room = not is_bare() and queue_cap() or nil
   local queue_limit = room and '["queue",' .. room .. ']'
   if room then
     room = math.max(0, room - redis.call('ZCARD', leases) + ended_leases() + ended)

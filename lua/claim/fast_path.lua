@@ -74,8 +74,8 @@ local function take_heads(rival)
   if noted_first and noted_first < rival then
     rival = noted_first
   end
-  local last = nil
-  while not is_full() do
+  local last, is_last = nil, is_full()
+  while not is_last do
     local order = stored_order()
     if not order or order >= rival then
       break
@@ -87,7 +87,7 @@ local function take_heads(rival)
       break
     end
     hold_all(shape, id)
-    take(id, spec, limits_in_force(shape), name, head, seq, nil)
+    is_last = take(id, spec, limits_in_force(shape), name, head, seq, nil)
     local behind = members[2] and order_at(name, members[2])
     note_fast(name, members, behind)
     last = name

@@ -12,18 +12,16 @@ Uses: meta(facts) call(now) state(read_line count) standing(waiting_line) place(
 ]]
 
 local moves                -- visits of lanes that gave no job, and jobs that were moved or have expired
-local capped_tasks = {}    -- task's scope → whether the task has a cap, as far as it was read
+local capped_tasks         -- task's scope → whether the task has a cap, as far as it was read; nil: not asked yet
 
 local function reset()
-  moves = 0
-  if next(capped_tasks) then
-    capped_tasks = {}
-  end
+  moves, capped_tasks = 0, nil
 end
 
 --- The lane that a job of this task has to be moved into, because the task got a cap after it was enqueued; nil if none.
 local function other_lane(task, lane)
   task = 'task=' .. task
+  capped_tasks = capped_tasks or {}
   if capped_tasks[task] == nil then
     capped_tasks[task] = redis.call('HEXISTS', caps, task) == 1
   end

@@ -23,14 +23,15 @@ Uses: call(now now_text answer_field seldom) activity(note_activity) meta(facts 
 local SWEEP_MS = 100   -- the longest time between two looks at leases while workers claim
 
 local swept = {}       -- what was decided, by kind: ids, members or events
+local has_swept = false   -- whether anything was
 local returning = {}   -- jobs that go to the head of their list, by priority
 local joining = {}     -- jobs that join at the tail
 local rewritten = {}   -- jobs whose lines are written unless they are taken
 local decided = {}     -- ids of jobs that became ready or died here: list entries of theirs lead nowhere
 
 local function reset()
-  if next(swept) then
-    swept, returning, joining, decided = {}, {}, {}, {}
+  if has_swept then
+    has_swept, swept, returning, joining, decided = false, {}, {}, {}, {}
   end
   if #rewritten > 0 then
     rewritten = {}
@@ -41,7 +42,7 @@ local function note(kind, value)
   local list = swept[kind]
   if not list then
     list = {}
-    swept[kind] = list
+    has_swept, swept[kind] = true, list
   end
   list[#list + 1] = value
 end
@@ -239,7 +240,7 @@ end
 --- whether changes of limits are left for the next claim.
 local function let_resume()
   free_places()
-  if not next(swept) then
+  if not has_swept then
     return false
   end
   for _, name in ipairs(swept.rate or {}) do
@@ -261,7 +262,7 @@ end
 
 --- Check the types of keys that only `write_sweep` writes.
 local function check_sweep()
-  if not next(swept) then
+  if not has_swept then
     return
   end
   check_keys()
@@ -291,7 +292,7 @@ end
 
 --- The events of all this: the first writes of the call.
 local function emit_sweep()
-  if not next(swept) and not seldom then
+  if not has_swept and not seldom then
     return
   end
   emit('lease_expired', now_text, worker, swept.expired)
@@ -304,13 +305,14 @@ local function emit_sweep()
 end
 
 local function write_sweep()
-  for _, job in ipairs(rewritten) do
+  for i = 1, #rewritten do
+    local job = rewritten[i]
     if not job.is_taken then
       note('lines', job.id)
       note('lines', write_line(job))
     end
   end
-  if not next(swept) then
+  if not has_swept then
     return
   end
   call_many('HSET', state, swept.lines)

@@ -43,17 +43,19 @@ local function word_of(id, lane, job)
   return lane == '' and id or id .. ' ' .. lane
 end
 
---- Take a job: with its head and its place in line, or with its record. `limits` are those of its lane.
+--- Take a job: with its head and its place in line, or with its record. `limits` are those of its lane. Returns whether no more may
+--- be taken.
 local function take(id, spec, limits, lane, head, seq, job)
   spec = spec or redis.call('HGET', jobs, id) or ''
   local at = taken + 1
   taken = at
-  taken_bytes = taken_bytes + #spec
+  local bytes = taken_bytes + #spec
+  taken_bytes = bytes
   ids[at] = id
   if queue_said then
     limits = (limits == '' and ',[' or limits .. ',') .. queue_said
   end
-  local ending = limits == '' and ']' or limits .. ']]'
+  local ending = limits == '' and ']' or ']]'
   if job then
     local claim = count(job, 'claim') + 1
     job.is_taken, job.claim = true, claim
@@ -61,14 +63,15 @@ local function take(id, spec, limits, lane, head, seq, job)
       give_up_name(id, job)
     end
     heads[at], places[at] = job, false
-    claimed[at] = '["' .. id .. '",' .. claim .. ending
+    claimed[at] = '["' .. id .. '",' .. claim .. limits .. ending
     reply_words[2 * at + 1] = word_of(id, lane, job)
   else
     heads[at], places[at] = head, seq
-    claimed[at] = '["' .. id .. '",1' .. ending
+    claimed[at] = '["' .. id .. '",1' .. limits .. ending
     reply_words[2 * at + 1] = lane == '' and id or id .. ' ' .. lane
   end
   reply_words[2 * at + 2] = spec
+  return at >= limit or bytes >= bytes_max
 end
 
 --- Append their event. Returns the fence, which is the number that the event gets, or `-`.

@@ -8,8 +8,8 @@ Meta: ties
 Later: tombstones
 Args: sweep_max
 Kept: FRESH FRESH_LINES FRESH_NAMED
-Uses: state(read_line count rank) standing(waiting_line) taken(take is_full) sweep(returning joining decided)
-    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits)
+Uses: state(read_line count rank) standing(waiting_line) taken(take) sweep(returning joining decided)
+    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) bare(is_bare)
 ]]
 
 local FRESH = {}     -- priority → the pattern of a value's first line…
@@ -22,6 +22,7 @@ local skipped        -- entries that led nowhere
 local passed = {}    -- by priority: entries that leave the head of the list
 local left_heads = {}   -- by priority: jobs that return and are left behind, as `return_ready` takes them
 local left_tails = {}   -- by priority: ids of those that join
+local has_left = false  -- whether there are any of either
 
 local source         -- the priority's sources, see `open_source`; nil if it has no plain jobs
 local entries, entry_lines, entry_specs   -- a page of its list…
@@ -34,17 +35,14 @@ local next_head
 local next_seq
 
 local function reset()
-  lengths_by, skipped, source = nil, 0, nil
+  if lengths_by then
+    lengths_by, given, passed = nil, {}, {}
+  end
+  if has_left then
+    has_left, left_heads, left_tails = false, {}, {}
+  end
+  skipped, source = 0, nil
   entries, entry_lines, entry_specs, entry, entries_read = nil, nil, nil, nil, 0
-  if next(given) then
-    given = {}
-  end
-  if next(passed) then
-    passed = {}
-  end
-  if next(left_heads) or next(left_tails) then
-    left_heads, left_tails = {}, {}
-  end
   next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
 end
 
@@ -67,7 +65,7 @@ end
 
 --- Look how long the lists are, before anything is taken.
 local function open_lists()
-  lengths_by = lengths()
+  lengths_by = lengths(is_bare())
 end
 
 --- Begin with a priority. False if it has no plain jobs.
@@ -196,11 +194,11 @@ local function take_run()
   local behind = #beginning + 1
   repeat
     given[id] = true
-    take(id, spec, '', '', head, seq, nil)
+    local is_last = take(id, spec, '', '', head, seq, nil)
     at = at + 1
     id = entries[at]
     spec = entry_specs[at]
-    if not spec or given[id] or decided[id] or is_full() then
+    if is_last or not spec or given[id] or decided[id] then
       break
     end
     local line = entry_lines[at]
@@ -233,13 +231,13 @@ local function close_source()
   for i = from.returned, from.returning and #from.returning or 0 do
     local job = from.returning[i]
     local list = left_heads[priority] or {}
-    left_heads[priority] = list
+    has_left, left_heads[priority] = true, list
     list[#list + 1] = {job.id, count(job, 'seq')}
     left = left + 1
   end
   for i = from.joined, from.joining and #from.joining or 0 do
     local list = left_tails[priority] or {}
-    left_tails[priority] = list
+    has_left, left_tails[priority] = true, list
     list[#list + 1] = from.joining[i].id
     left = left + 1
   end

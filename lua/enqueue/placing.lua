@@ -4,17 +4,16 @@ Keys: caps waiting
 Uses: scopes(scope_of held_in) lane_standing(lane_of)
 ]]
 
-local capped_tasks = {}   -- task's scope → whether the task has a cap, as far as it was read
+local capped_tasks   -- task's scope → whether the task has a cap, as far as it was read; nil: not asked yet
 
 local function reset()
-  if next(capped_tasks) then
-    capped_tasks = {}
-  end
+  capped_tasks = nil
 end
 
 --- The lane of a job whose producer knows of no cap on its task, if there is one by now; else empty.
 local function lane_for(kind)
   local task = kind.task
+  capped_tasks = capped_tasks or {}
   if capped_tasks[task] == nil then
     capped_tasks[task] = redis.call('HEXISTS', caps, task) == 1
   end

@@ -100,8 +100,8 @@ class Ends(Generic[H]):
         known = [handle for handle in self._left if handle.seen is not None]
         for handle in known:
             yield self._ended(handle, handle.seen)  # type: ignore[arg-type]  # they are those that have one
-        for handle in self._left:
-            self._begin(handle)
+        # All in one step: the thread that looks would otherwise take the lock from this one, for each of many jobs.
+        self._waiter.begin(*map(self._wait_for, self._left))
         while self._left:
             while self._news:
                 yield from self._hear(*self._news.popleft())
@@ -140,13 +140,13 @@ class Ends(Generic[H]):
         except RqCoreError as error:
             return error
 
-    def _begin(self, handle: H) -> None:
+    def _wait_for(self, handle: H) -> Wait:
         def tell(told: Told) -> None:
             self._news.append((handle, told))
             self._notify()
 
         wait = self._waits[handle] = Wait(handle.queue, handle.id, self._deadline, tell)
-        self._waiter.begin(wait)
+        return wait
 
     def _hear(self, handle: H, told: Told) -> Iterator[Ended[H]]:
         if isinstance(told, Outcome):

@@ -10,6 +10,7 @@ from typing import Any, Final, Self, TypeVar
 
 from rq_core.connections.open import open_async_wire
 from rq_core.connections.wire import AsyncWire
+from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
@@ -89,6 +90,10 @@ class AsyncClient:
                 step = plan.send(reply)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            except RqCoreError as error:
+                if self.prefix != DEFAULT_PREFIX:
+                    error.name_prefix(self.prefix)
+                raise
             try:
                 if isinstance(step, Send):
                     reply = await self._wire.exchange(*step)

@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from rq_core.connections.line import Line
 from rq_core.connections.open import open_wire
 from rq_core.connections.wire import Wire
+from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
@@ -27,6 +29,7 @@ from rq_core.protocol.plan import Call, Patience, Plan, Send
 from rq_core.protocol.single import ACCEPTED
 
 T = TypeVar("T")
+L = TypeVar("L", bound=Line)
 
 POLL_EVERY_S: Final = 0.1
 """Seconds between two looks at streams for which no server can wait at once."""
@@ -88,6 +91,10 @@ class Client:
                 step = plan.send(reply)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            except RqCoreError as error:
+                if self.prefix != DEFAULT_PREFIX:
+                    error.name_prefix(self.prefix)
+                raise
             try:
                 if isinstance(step, Send):
                     reply = self._wire.exchange(*step)
@@ -104,6 +111,15 @@ class Client:
     def place(self, queue: str) -> object:
         """Which of its servers has a queue, as far as is known: equal for queues whose calls should travel together."""
         return self._wire.place(queue_keys(queue, self.prefix)("meta"))
+
+    def new_line(self, queue: str, kind: Callable[[Any], L]) -> L | None:
+        """A connection of its own to the server that has a queue; it connects to nothing yet. None: which server that
+        is is not known yet."""
+        return self._wire.new_line(queue_keys(queue, self.prefix)("meta"), kind)
+
+    def is_current(self, line: Line) -> bool:
+        """Whether a connection leads to where a new one would."""
+        return self._wire.is_current(line)
 
     def close(self) -> None:
         """Close all connections."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from rq_core.connections.line import CONNECT_TIMEOUT_S
+from rq_core.connections.line import CONNECT_TIMEOUT_S, Line
 from rq_core.connections.routing import REDIRECTS_MAX, Routing
 from rq_core.connections.slot_map import BRIEF, Command, Node, Replies, Round, Steps
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Hear, Meanwhile, PoolWire
@@ -24,6 +24,7 @@ from rq_core.model.url import SCHEMES, check_password
 from rq_core.protocol.plan import Lost, Patience, ReplyError, Unsent
 
 T = TypeVar("T")
+L = TypeVar("L", bound=Line)
 W = TypeVar("W", PoolWire, AsyncPoolWire)
 
 DEFAULT_PORT: Final = 6379
@@ -155,6 +156,15 @@ class ClusterWire:
     def place(self, key: str) -> object:
         """See Wire.place."""
         return self._routing.node_of(key)
+
+    def new_line(self, key: str, kind: Callable[[Any], L]) -> L | None:
+        """See Wire.new_line."""
+        node = self._routing.node_of(key)
+        return None if node is None else self._pools(node).new_line(key, kind)
+
+    def is_current(self, line: Line) -> bool:  # noqa: ARG002 - each node has connections of its own
+        """See Wire.is_current."""
+        return True
 
     def close(self) -> None:
         """Close all connections."""

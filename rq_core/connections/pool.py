@@ -16,13 +16,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 
 from rq_core.connections.async_line import AsyncLine
 from rq_core.connections.line import Line, soonest
 from rq_core.connections.sentinels import Sentinels
+
+L = TypeVar("L", bound=Line)
 
 
 class Pool:
@@ -64,7 +66,7 @@ class Pool:
             line = self._idle.pop() if self._idle else self._make_line(self._source)
             self.busy.add(line)
         try:
-            if not line.is_ready() or self._leads_elsewhere(line):
+            if not line.is_ready() or self.leads_elsewhere(line):
                 line.connect(within)
         except BaseException:
             # One that broke in the middle of its greeting counts as connected with redis-py.
@@ -73,12 +75,16 @@ class Pool:
             raise
         return line
 
-    def _leads_elsewhere(self, line: Line) -> bool:
+    def leads_elsewhere(self, line: Line) -> bool:
         """Whether the sentinels name another server by now."""
         if self._sentinels is None:
             return False
         self._sentinels.look()
         return self._sentinels.primary != line.address
+
+    def new_line(self, kind: Callable[[Any], L]) -> L:
+        """A connection that is not the pool's, and that is not connected yet."""
+        return kind(self._source)
 
     def give_back(self, line: Line) -> None:
         """Let others have a connection. One that may have replies under way must have been disconnected."""

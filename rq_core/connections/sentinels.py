@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from rq_core.connections import other_protocol
 from rq_core.connections.line import CONNECT_TIMEOUT_S
 
 log = logging.getLogger(__name__)
@@ -57,31 +58,43 @@ class Sentinels:
     def ask(self, within: float = CONNECT_TIMEOUT_S) -> Address:
         """The primary's address, from the first sentinel that has one. Raises redis.ConnectionError if none has one and
         answers within so many seconds."""
-        trouble = []
+        silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
             try:
                 said = self._ask_one(sentinel, seconds)
             except (redis.RedisError, OSError) as error:
-                trouble.append(self._silent(sentinel, error))
+                silent[sentinel] = error
                 continue
             if said:
                 return self._heard(sentinel, said)
-            trouble.append(self._stranger(sentinel))
-        raise redis.ConnectionError(self._none(trouble))
+            silent[sentinel] = None
+        for sentinel, trouble in silent.items():
+            if trouble is not None:
+                try:
+                    other_protocol.check(self._made(sentinel), trouble)
+                except other_protocol.OtherProtocol as error:
+                    silent[sentinel] = error
+        raise redis.ConnectionError(self._none(silent))
 
     async def ask_async(self, within: float = CONNECT_TIMEOUT_S) -> Address:
         """The same for asyncio."""
-        trouble = []
+        silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
             try:
                 said = await self._ask_one_async(sentinel, seconds)
             except (redis.RedisError, OSError, RuntimeError) as error:
-                trouble.append(self._silent(sentinel, error))
+                silent[sentinel] = error
                 continue
             if said:
                 return self._heard(sentinel, said)
-            trouble.append(self._stranger(sentinel))
-        raise redis.ConnectionError(self._none(trouble))
+            silent[sentinel] = None
+        for sentinel, trouble in silent.items():
+            if trouble is not None:
+                try:
+                    await other_protocol.check_async(self._made(sentinel), trouble)
+                except other_protocol.OtherProtocol as error:
+                    silent[sentinel] = error
+        raise redis.ConnectionError(self._none(silent))
 
     def look(self) -> None:
         """Ask again who the primary is, if that was last heard more than a second ago.
@@ -179,13 +192,17 @@ class Sentinels:
             log.info("the primary of %s is %s:%d now", self.service, *primary)
         return primary
 
-    def _silent(self, sentinel: Address, error: BaseException) -> str:
-        host, port = sentinel
-        return f"{host}:{port}: {error}"
+    def _made(self, sentinel: Address) -> redis.Connection:
+        """What a connection to a sentinel is made of."""
+        kind = redis.SSLConnection if self.options.get("ssl") else redis.Connection
+        return kind(host=sentinel[0], port=sentinel[1])
 
-    def _stranger(self, sentinel: Address) -> str:
-        host, port = sentinel
-        return f"{host}:{port} knows no service {self.service}"
-
-    def _none(self, trouble: Sequence[str]) -> str:
-        return f"no sentinel names a primary of {self.service} ({'; '.join(trouble)})"
+    def _none(self, silent: Mapping[Address, BaseException | None]) -> str:
+        """Why none could be asked, by sentinel; None: it knows no such service."""
+        said = (
+            f"{host}:{port} knows no service {self.service}"
+            if error is None
+            else f"{host}:{port}: {str(error).removeprefix('ERR ')}"
+            for (host, port), error in silent.items()
+        )
+        return f"no sentinel names a primary of {self.service} ({'; '.join(said)})"

@@ -81,6 +81,8 @@ def source_of(
         if not real.startswith("unix:"):
             int(urlsplit(real).path.strip("/") or 0)
         pool = pool_class.from_url(real, **_for_unix(real, options))
+        # redis-py's pool for asyncio takes the class that goes with rediss:// in its place.
+        pool.connection_class = options.get("connection_class", pool.connection_class)
         pool.connection_class(**pool.connection_kwargs)
         _check_files(pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError) as error:

@@ -1,24 +1,31 @@
-"""Waits for the ends of jobs: one thread of a process looks for all who wait, on a connection of its own.
+"""Waits for the ends of jobs: one thread of a process looks for all who wait, on a connection of its own to each
+server.
 
-The thread begins with the first wait, and ends when there has been none for a while. Threads and event loops share it,
-and a forked child begins one of its own.
-"""
+The thread is told of ends (:mod:`rq_core.connections.listener`), and looks again now and then all the same. It begins
+with the first wait, and ends when there has been none for a while. Threads and event loops share it, and a forked child
+begins one of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from rq_core.connections.client import Client
+from rq_core.connections.listener import Listener, Looked
 from rq_core.errors import NoResult, RqCoreError, ServerUnavailable
 from rq_core.protocol.awaited import Wait, Waits
 from rq_core.protocol.plan import Patience
 
 LINGER_S: Final = 10.0
 """Seconds without a wait after which the thread ends, and its connection with it."""
+QUIET_S: Final = 1.0
+"""Seconds without a wait after which a queue is listened to no more: the next wait may come at once."""
 PATIENCE: Final = Patience(unsent=1.0)
 """Of the looks: another one follows, and others wait for theirs meanwhile."""
 JOIN_S: Final = 1.0
@@ -32,6 +39,19 @@ class _Round:
         self.new: list[Wait] = []
         """Waits that it has not taken yet."""
         self.is_closing = False
+        self.woken, self._waker = socket.socketpair()
+        for end in (self.woken, self._waker):
+            end.setblocking(False)
+
+    def wake(self) -> None:
+        """Let the thread look at what is new."""
+        # One that is full wakes it as well; one that is closed has no thread to wake.
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
+
+    def close(self) -> None:
+        self.woken.close()
+        self._waker.close()
 
 
 class Waiter:
@@ -44,117 +64,177 @@ class Waiter:
         clock: Callable[[], float] = time.monotonic,
         linger: float = LINGER_S,
     ) -> None:
-        """``client`` is for the looks alone. ``linger`` is in seconds."""
+        """``client`` is for the waiter alone. ``linger`` is in seconds."""
         self._client = client
         self.clock = clock
         self._linger = linger
         self._begin_process()
 
     def _begin_process(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._round: _Round | None = None
         """Of the thread that takes new waits; None: there is none."""
         self._thread: threading.Thread | None = None
+        self.waits: Waits | None = None
+        """Those of the thread that began last, for tests."""
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
-    def begin(self, wait: Wait) -> None:
-        """Begin a wait. Its ``tell`` is called in the waiter's thread, and must not block. To give the wait up, set its
-        ``over``."""
+    def begin(self, *waits: Wait) -> None:
+        """Begin waits. The ``tell`` of each is called in the waiter's thread, and must not block. To give a wait up,
+        set its ``over``."""
+        if not waits:
+            return
         if os.getpid() != self._pid:
             self._begin_process()
-        with self._changed:
+        with self._lock:
             begins = self._round is None
             current = self._round = self._round or _Round()
-            current.new.append(wait)
+            current.new += waits
             if begins:
                 self._thread = threading.Thread(
                     target=self._run, args=(current,), name="rq-core-waiter", daemon=True
                 )
                 self._thread.start()
-            self._changed.notify_all()
+            elif len(current.new) == 1:
+                current.wake()
 
     def close(self, *, join: bool = True) -> None:
         """End the thread. Waits that are not over end with NoResult. The waiter can be used again."""
         if os.getpid() != self._pid:
             return
-        with self._changed:
+        with self._lock:
             thread, current = self._thread, self._round
             # A wait that begins from here on is another thread's.
             self._thread = self._round = None
             if current is not None:
                 current.is_closing = True
-            self._changed.notify_all()
+                current.wake()
         if join and thread is not None:
             thread.join(JOIN_S)
 
     # The thread.
 
     def _run(self, current: _Round) -> None:
-        waits = Waits()
+        waits, listener = Waits(), Listener(self._client, self.clock)
+        self.waits = waits
+        quiet: dict[str, float] = {}
         try:
-            while self._take_new(current, waits):
-                self._look(waits)
+            while self._take_new(current, waits, listener, quiet):
+                self._look(waits, listener)
         finally:
+            listener.close()
             self._client.close()
+            current.close()
 
-    def _take_new(self, current: _Round, waits: Waits) -> bool:
+    def _take_new(
+        self, current: _Round, waits: Waits, listener: Listener, quiet: dict[str, float]
+    ) -> bool:
         """Wait until there is something to look at. False: the thread is to end, and none waits."""
-        with self._changed:
-            while not current.new and not current.is_closing:
+        idle_since = self.clock()
+        while True:
+            self._hear(waits, listener)
+            with self._lock:
+                new, current.new = current.new, []
+                is_closing = current.is_closing
                 at = waits.next_at()
-                if at is None:
-                    was_told = self._changed.wait(self._linger)
-                    if not was_told and not current.new and not current.is_closing:
-                        self._thread = self._round = None
-                        return False
-                elif at > (now := self.clock()):
-                    self._changed.wait(at - now)
-                else:
-                    break
-            new, current.new = current.new, []
-        if current.is_closing:
-            for wait in (*waits.all(), *new):
-                wait.end(NoResult(f"the app was closed while job {wait.id} was waited for"))
-            return False
-        now = self.clock()
-        for wait in new:
-            waits.add(wait, now)
-        return True
+                now = self.clock()
+                if at is None and not new and now >= idle_since + self._linger and not is_closing:
+                    self._thread = self._round = None
+                    return False
+            if is_closing:
+                for wait in (*waits.all(), *new):
+                    wait.end(NoResult(f"the app was closed while job {wait.id} was waited for"))
+                return False
+            for wait in new:
+                waits.add(wait, now)
+            if new or (at is not None and at <= now):
+                return True
+            leave_at = self._leave(waits, listener, quiet, now)
+            until = min(leave_at, idle_since + self._linger if at is None else at)
+            self._sleep(current, listener, max(0.0, until - now))
 
-    def _look(self, waits: Waits) -> None:
+    def _hear(self, waits: Waits, listener: Listener) -> None:
+        """Take note of the messages that have come."""
+        told, missed = listener.told()
+        now = self.clock()
+        for queue, ids in told:
+            waits.told(queue, ids, now)
+        for queue in missed:
+            waits.missed(queue, now)
+
+    def _leave(
+        self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float
+    ) -> float:
+        """Listen no more to queues for whose jobs no caller has waited for a while. Returns when to come again."""
+        left = listener.subscribed() - waits.queues()
+        for queue in quiet.keys() - left:
+            del quiet[queue]
+        for queue in left:
+            quiet.setdefault(queue, now + QUIET_S)
+        over = [queue for queue, at in quiet.items() if at <= now]
+        for queue in over:
+            del quiet[queue]
+        listener.leave(over)
+        return min(quiet.values(), default=float("inf"))
+
+    @staticmethod
+    def _sleep(current: _Round, listener: Listener, seconds: float) -> None:
+        """Wait for a message, a new wait or a moment."""
+        with selectors.DefaultSelector() as selector:
+            for each in (current.woken, *listener.sockets()):
+                selector.register(each, selectors.EVENT_READ)
+            selector.select(seconds)
+        with contextlib.suppress(BlockingIOError):
+            current.woken.recv(4096)
+
+    def _look(self, waits: Waits, listener: Listener) -> None:
         """Make the looks that are due. A server that does not answer is asked once, not once for each of its queues."""
         silent: dict[object, RqCoreError] = {}
         for queue, due in waits.due(self.clock()).items():
             place = self._client.place(queue)
             if place not in silent:
-                trouble = self._look_at(waits, queue, due)
+                trouble = self._look_at(waits, listener, queue, due)
                 if trouble is not None:
                     silent[place] = trouble
                 continue
             self._failed(waits, due, silent[place], self.clock())
 
-    def _look_at(self, waits: Waits, queue: str, due: Sequence[Wait]) -> RqCoreError | None:
+    def _look_at(
+        self, waits: Waits, listener: Listener, queue: str, due: Sequence[Wait]
+    ) -> RqCoreError | None:
         began = self.clock()
         try:
             ids = [*dict.fromkeys(wait.id for wait in due)]
-            found = self._client.run(self._client.calls.endings.look(queue, ids))
+            looked = listener.look(queue, ids)
+            if looked is None:
+                found = self._client.run(self._client.calls.endings.look(queue, ids))
+                looked = Looked(found, None)
         except ServerUnavailable as error:
             self._failed(waits, due, error, began)
             return error
         except RqCoreError as error:
-            for wait in due:
-                wait.end(error)
+            self._end(waits, due, error)
             return None
         except Exception as error:  # noqa: BLE001 - those who wait must hear of it
-            for wait in due:
-                wait.end(RqCoreError(f"job {wait.id} could not be looked at: {error!r}"))
+            self._end(waits, due, RqCoreError(f"a look at {len(due)} jobs failed: {error!r}"))
             return None
+        # A message that came before the answer tells of a job that the look has found.
+        self._hear(waits, listener)
         now = self.clock()
         for wait in due:
+            found_here = looked.found.get(wait.id)
+            if found_here and wait.hearing and wait.hearing is looked.hearing and not wait.over:
+                listener.was_of_no_use(queue)
             wait.trouble = None
-            waits.looked(wait, found.get(wait.id), now, began)
+            waits.looked(wait, found_here, now, began, looked.hearing)
         return None
+
+    @staticmethod
+    def _end(waits: Waits, due: Sequence[Wait], error: RqCoreError) -> None:
+        for wait in due:
+            wait.end(error)
+            waits.forget(wait)
 
     def _failed(
         self, waits: Waits, due: Sequence[Wait], trouble: RqCoreError, began: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import hiredis
 import redis
@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rq_core.connections.async_line import AsyncLine
-from rq_core.connections.line import CONNECT_TIMEOUT_S, SOON_S
+from rq_core.connections.line import CONNECT_TIMEOUT_S, SOON_S, Line
 from rq_core.connections.pool import AsyncPool, Pool
 from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, unsent, words_of
 from rq_core.connections.sentinels import LOOK_EVERY_S
@@ -35,6 +35,7 @@ BLOCK_MARGIN_S: Final = 2.0
 """Seconds that the answer to a blocking command may come late."""
 
 
+L = TypeVar("L", bound=Line)
 Meanwhile = Callable[[], None] | None
 Hear = Callable[[Any], None] | None
 
@@ -62,6 +63,13 @@ class Wire(Protocol):
 
     def place(self, key: str) -> object:
         """Which of its servers has a key, as far as is known: equal for keys that are in one place."""
+
+    def new_line(self, key: str, kind: Callable[[Any], L]) -> L | None:
+        """A connection of its own to the server that has a key; it connects to nothing yet. None: which server that is
+        is not known yet."""
+
+    def is_current(self, line: Line) -> bool:
+        """Whether a connection leads to where a new one would."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -167,6 +175,12 @@ class PoolWire:
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
         return None
+
+    def new_line(self, key: str, kind: Callable[[Any], L]) -> L | None:  # noqa: ARG002 - see place
+        return self._pool.new_line(kind)
+
+    def is_current(self, line: Line) -> bool:
+        return not self._pool.leads_elsewhere(line)
 
     def close(self) -> None:
         self._pool.disconnect()

@@ -79,6 +79,9 @@ KEYS: Final[tuple[Key, ...]] = (
 )
 """Every key that a queue may have. ``ready`` in a script's header means the four lists."""
 
+CHANNEL: Final = "ended"
+"""The channel on which a queue tells which of its jobs have ended. Its name begins as those of the keys do."""
+
 KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
 
@@ -110,6 +113,11 @@ class QueueKeys:
         if name not in KEY_TYPES:
             raise KeyError(name)
         return self._tag + name
+
+    @property
+    def channel(self) -> str:
+        """The full name of the queue's channel, which is sharded: it lies in the slot of the keys."""
+        return self._tag + CHANNEL
 
     def all(self) -> tuple[str, ...]:
         """Every key of the queue, whether it exists or not."""

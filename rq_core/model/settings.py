@@ -86,6 +86,9 @@ SLOT_LIFE_MS: Final = 3_600_000
 SLOT_ANSWER: Final = "|a"
 """What stands behind a slot's name in the field of ``slots`` that has its last answer."""
 
+LISTEN_MS: Final = 60_000
+"""How long ends of jobs are told after a client has said that it waits."""
+
 OUTBOX_RING: Final = 1_000
 """About how many entries an outbox keeps while no mirror is attached."""
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from rq_core.errors import InvalidOption
-from rq_core.model.keys import DEFAULT_PREFIX, KEYS, check_name, queues_key
+from rq_core.model.keys import CHANNEL, DEFAULT_PREFIX, KEYS, check_name, queues_key
 from rq_core.scripts.script import names, script
 
 _CALLED: Final = re.compile(r"\('([A-Z]+)'")
@@ -26,6 +26,10 @@ CALLING: Final = ("fcall", "evalsha", "script|load")
 """What a role sends besides, if it calls scripts."""
 ADDING: Final = ("sadd", "sismember")
 """What a role does with the list of queues, if its scripts may make a queue."""
+LISTENING: Final = ("ssubscribe", "sunsubscribe")
+"""What a role sends besides, if it waits for ends of jobs."""
+OF_CHANNEL: Final = frozenset({*LISTENING, "spublish"})
+"""What a role sends for a queue's channel, and for no key."""
 _COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
 
 
@@ -44,10 +48,12 @@ class Role(NamedTuple):
     """Commands for the list of queues, and for no other key."""
 
 
-_PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit")
+_PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen")
 ROLES: Final = {
     "producer": Role(
-        "enqueues, cancels, edits, asks how its jobs stand, and waits for them", _PRODUCER, ("eval_ro", "hget"),
+        "enqueues, cancels, edits, asks how its jobs stand, and waits for them",
+        _PRODUCER,
+        ("eval_ro", "hget", *LISTENING),
         ("tasks",),
         lists=ADDING,
     ),
@@ -56,7 +62,7 @@ ROLES: Final = {
         (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
         (
             *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
-            "hmget", "hset", "hsetnx", "hdel", "zrangebyscore",
+            "hmget", "hset", "hsetnx", "hdel", "zrangebyscore", *LISTENING,
         ),
         writes=("workers",),
         lists=ADDING,
@@ -73,7 +79,7 @@ ROLES: Final = {
         " deletes",
         names(),
         (
-            *_COUNTS, "multi", "exec", "eval",
+            *_COUNTS, *LISTENING, "multi", "exec", "eval",
             "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange",
             "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
@@ -125,6 +131,11 @@ def keys(role: str) -> tuple[list[str], list[str]]:
     )
 
 
+def uses_channel(role: str) -> bool:
+    """Whether a role tells of ends of jobs, or is told of them."""
+    return not OF_CHANNEL.isdisjoint(commands(role))
+
+
 def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[str]:
     """The rules of ``ACL SETUSER`` for exactly the role's rights, in the queues whose name fits the pattern.
 
@@ -142,6 +153,7 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
     return [
         *every,
         *only_reads,
+        *([f"&{tag}{CHANNEL}"] if uses_channel(role) else []),
         *(f"+{command}" for command in commands(role)),
         *_of_the_list(role, prefix),
     ]

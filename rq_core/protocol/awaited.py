@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
 from rq_core.errors import RqCoreError
 from rq_core.protocol.endings import Found
 
-PAUSES_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-"""Seconds between two looks at a job, the first ones and then always the last."""
+UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
+"""Seconds between two looks at a job whose end nothing tells, the first ones and then always the last."""
+HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
+"""The same for a job whose end is told: they find what a message did not tell."""
 TOGETHER_S: Final = 0.02
 """Looks that are due within so many seconds are made together."""
+TOGETHER_MAX: Final = 2_500
+"""Most jobs that are looked at before their waits are told: of many, the first need not wait for the last."""
+GRAINS: Final = 10
+"""Looks whose messages are heard come at multiples of a tenth of their pause, so that those of many waits come
+together."""
 
 
 class Nothing(Enum):
@@ -30,7 +39,7 @@ Told = Found | Nothing | RqCoreError
 class Wait:
     """One wait for one job. ``tell`` is called once, with what it ends with."""
 
-    __slots__ = ("deadline", "id", "looks", "over", "queue", "tell", "trouble")
+    __slots__ = ("deadline", "hearing", "id", "looks", "over", "place", "queue", "tell", "trouble")
 
     def __init__(
         self, queue: str, job_id: str, deadline: float, tell: Callable[[Told], None]
@@ -45,6 +54,10 @@ class Wait:
         self.over = False
         self.trouble: RqCoreError | None = None
         """Why the last look failed, if it did."""
+        self.place = 0
+        """The number of its place in line; 0: it has none."""
+        self.hearing: object | None = None
+        """The subscription under which the last look found the job alive, if no message has told of the job since."""
 
     def end(self, told: Told) -> None:
         """Tell, unless that was done."""
@@ -58,20 +71,20 @@ class Waits:
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, Wait]] = []
-        """(When to look, a number, the wait), as a heap."""
-        self._number = itertools.count()
-        self.open = 0
-        """How many are not over."""
+        """(When to look, the place's number, the wait), as a heap. An entry whose wait has another place by now counts
+        no more."""
+        self._number = itertools.count(1)
+        self._by_job: defaultdict[str, dict[str, list[Wait]]] = defaultdict(dict)
 
     def add(self, wait: Wait, now: float) -> None:
         """Begin to wait: the first look is due now."""
-        self.open += 1
+        self._by_job[wait.queue].setdefault(wait.id, []).append(wait)
         self._put(wait, now)
 
     def next_at(self) -> float | None:
         """When the next look is due; None: there is nothing to look at."""
-        while self._line and self._line[0][2].over:
-            heapq.heappop(self._line)
+        while self._line and not self._counts(self._line[0]):
+            self._drop()
         return self._line[0][0] if self._line else None
 
     def due(self, now: float) -> dict[str, list[Wait]]:
@@ -79,29 +92,86 @@ class Waits:
         found: dict[str, list[Wait]] = {}
         if (first := self.next_at()) is None or first > now:
             return found
-        while self._line and self._line[0][0] <= now + TOGETHER_S:
-            wait = heapq.heappop(self._line)[2]
-            if not wait.over:
+        count = 0
+        while count < TOGETHER_MAX and self._line and self._line[0][0] <= now + TOGETHER_S:
+            counts = self._counts(self._line[0])
+            wait = self._drop()
+            if counts:
+                wait.place = 0
                 found.setdefault(wait.queue, []).append(wait)
+                count += 1
         return found
 
-    def looked(self, wait: Wait, found: Found | None, now: float, began: float) -> None:
-        """A look that began at ``began`` has found this of the wait's job; None: it is alive, or ``trouble`` says why
-        that is not known."""
-        if wait.over:
-            return
-        if found is not None:
-            wait.end(found)
-        elif began >= wait.deadline:
-            wait.end(wait.trouble or Nothing.ALIVE)
-        else:
-            wait.looks += 1
-            pause = PAUSES_S[min(wait.looks, len(PAUSES_S)) - 1]
-            self._put(wait, min(now + pause, wait.deadline))
+    def told(self, queue: str, ids: Iterable[str], now: float) -> None:
+        """A message tells that these jobs of a queue have ended: look at those that are waited for."""
+        waiting = self._by_job.get(queue)
+        for job_id in ids if waiting else ():
+            for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids
+                wait.hearing = None
+                self._put(wait, now)
 
-    def _put(self, wait: Wait, at: float) -> None:
-        heapq.heappush(self._line, (at, next(self._number), wait))
+    def missed(self, queue: str, now: float) -> None:
+        """Messages of a queue may have been missed: look at all its jobs that are waited for."""
+        for waits in self._by_job.get(queue, {}).values():
+            for wait in waits:
+                self._put(wait, now)
+
+    def looked(
+        self,
+        wait: Wait,
+        found: Found | None,
+        now: float,
+        began: float,
+        hearing: object | None = None,
+    ) -> None:
+        """A look that began at ``began`` has found this of the wait's job; None: it is alive, or ``trouble`` says why
+        that is not known. ``hearing`` is the subscription that tells its end from now on, if one does."""
+        if wait.place and found is None and not wait.over:
+            # A message has come since: the next look is due.
+            return
+        wait.hearing = hearing
+        if not wait.over and found is None and began < wait.deadline:
+            wait.looks += 1
+            pauses = HEARD_S if hearing else UNHEARD_S
+            pause = pauses[min(wait.looks, len(pauses)) - 1]
+            at = now + pause
+            if hearing:
+                grain = pause / GRAINS
+                at = math.ceil(at / grain) * grain
+            self._put(wait, min(at, wait.deadline))
+            return
+        self.forget(wait)
+        wait.end(found or wait.trouble or Nothing.ALIVE)
 
     def all(self) -> list[Wait]:
         """All waits that are not over."""
-        return [wait for _, _, wait in self._line if not wait.over]
+        return [
+            w for jobs in self._by_job.values() for ws in jobs.values() for w in ws if not w.over
+        ]
+
+    def queues(self) -> set[str]:
+        """The queues of jobs that are waited for."""
+        return {queue for queue, jobs in self._by_job.items() if jobs}
+
+    def _put(self, wait: Wait, at: float) -> None:
+        wait.place = next(self._number)
+        heapq.heappush(self._line, (at, wait.place, wait))
+
+    @staticmethod
+    def _counts(entry: tuple[float, int, Wait]) -> bool:
+        return entry[1] == entry[2].place and not entry[2].over
+
+    def _drop(self) -> Wait:
+        _, place, wait = heapq.heappop(self._line)
+        if wait.over and place == wait.place:
+            self.forget(wait)
+        return wait
+
+    def forget(self, wait: Wait) -> None:
+        """Wait no more."""
+        jobs = self._by_job.get(wait.queue, {})
+        waits = jobs.get(wait.id)
+        if waits and wait in waits:
+            waits.remove(wait)
+            if not waits:
+                del jobs[wait.id]

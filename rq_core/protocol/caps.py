@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from rq_core import errors
 from rq_core.model.checks import check_whole
 from rq_core.model.events import decode
-from rq_core.model.keys import check_name, queue_keys
+from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys
 from rq_core.model.limits import DECLARED, CapEntry, Limit, check_limit, shown
 from rq_core.model.machine import PRIORITIES
 from rq_core.model.policy import NO_CAPS, families_of
@@ -40,11 +40,13 @@ class Kept(NamedTuple):
     scope: str
     declared: Limit
     stored: Limit
+    prefix: str = DEFAULT_PREFIX
 
     def __str__(self) -> str:
+        given = "" if self.prefix == DEFAULT_PREFIX else f" --prefix {self.prefix}"
         return (
             f"queue {self.queue} keeps {self.scope} at {self.stored}; this code declares"
-            f" {self.declared}, which `rq-core cap {self.queue} {self.scope} {shown(self.declared)}` would set"
+            f" {self.declared}, which `rq-core cap {self.queue} {self.scope} {shown(self.declared)}{given}` would set"
         )
 
 
@@ -145,7 +147,7 @@ class Caps:
             chunk = records[at : at + BATCH_MAX]
             changes = yield from self.set(queue, chunk, source="code", why=DECLARED_WHY)
             kept += [
-                Kept(queue, name, limits[name], change.limit)
+                Kept(queue, name, limits[name], change.limit, self._delivery.prefix)
                 for name, change in changes.items()
                 if change.outcome == "kept" and change.limit != limits[name]
             ]
@@ -159,7 +161,7 @@ class Caps:
             for name, entry in entries_of(queue, zip(scopes, capped, strict=True)).items():
                 # What a person set on a task without a cap is meant so.
                 if name not in limits and entry.source == "code" and entry.limit.most is not None:
-                    kept.append(Kept(queue, name, Limit(None), entry.limit))
+                    kept.append(Kept(queue, name, Limit(None), entry.limit, self._delivery.prefix))
             news = {
                 name: policies[name]
                 for name, known in zip(names, stored, strict=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from rq_core.model.keys import queue_keys
-from rq_core.protocol.access import commands_of
+from rq_core.protocol.access import OF_CHANNEL, commands_of
 from rq_core.protocol.plan import Plan, Send
 from rq_core.scripts.script import script
 
@@ -34,7 +34,8 @@ def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told
     ]
-    for command in sorted(commands_of(name)):
+    # A user that lacks the channel does all its work: those who wait for its jobs find their ends a little later.
+    for command in sorted(commands_of(name) - OF_CHANNEL):
         key = () if command.upper() in _KEYLESS else (told[0],)
         # All arguments of these are keys.
         others = () if command in _OF_KEYS else ("1", "1", "1")

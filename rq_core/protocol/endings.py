@@ -23,7 +23,7 @@ from rq_core.model.outcome import (
 )
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.plan import Plan
+from rq_core.protocol.plan import Call, Plan, parse_nothing
 
 PAGE: Final = 250
 """Most jobs in one look, so that none keeps Redis from other clients for long."""
@@ -66,14 +66,16 @@ for i, id in ipairs(ARGV) do
     end
   end
 end
-if absent and redis.call('HGET', KEYS[1], 'audit') == 'on' then
-  local last = redis.call('XREVRANGE', KEYS[4], '+', '-', 'COUNT', 1)[1]
-  return {{found, last and last[1] or ''}}
+local facts, last = redis.call('HMGET', KEYS[1], 'audit', 'awaited'), nil
+if absent and facts[1] == 'on' then
+  last = redis.call('XREVRANGE', KEYS[4], '+', '-', 'COUNT', 1)[1]
 end
-return {{found, ''}}"""
+local told_until = tonumber(facts[2] or nil)
+return {{found, last and last[1] or '', told_until and math.floor(told_until - now) or 0}}"""
 """Answers with a text for each id: empty for a job that is alive, the state line and then the error of a dead one, the
 line of ``results`` and then the value of one whose outcome is kept, nil for a job that Redis does not have;
-and the id of the outbox's last entry, if a mirror reads it and jobs are missing."""
+the id of the outbox's last entry, if a mirror reads it and jobs are missing; and for how many ms ends of jobs are
+told."""
 
 
 class Absent(NamedTuple):
@@ -108,10 +110,19 @@ class Endings:
         while left:
             page, left = left[:PAGE], left[PAGE:]
             (reply,) = yield from self._delivery.ask([command(keys, page)], queue)
-            told, later = parse(queue, page, reply)
-            found |= told
-            left += later
+            look = parse(queue, page, reply)
+            found |= look.found
+            left += look.later
         return found
+
+    def listen(self, queue: str) -> Plan[None]:
+        """Let ends of the queue's jobs be told on its channel for LISTEN_MS."""
+        yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
+
+    def listen_command(self, queue: str) -> list[Any]:
+        """The command of that call, which may be sent any number of times; its answer begins with ``ok`` if it was
+        carried out."""
+        return list(self._delivery.begin(Call("listen", queue, {}, parse_nothing)).command)
 
 
 def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
@@ -119,11 +130,19 @@ def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
     return ["EVAL_RO", _LOOK, len(_KEYS), *map(keys, _KEYS), *ids]
 
 
-def parse(
-    queue: str, ids: Sequence[str], reply: Sequence[Any]
-) -> tuple[dict[str, Found], list[str]]:
-    """Read its answer; the second part are ids to be looked at once more. Raises QueueDamaged."""
-    told, last = reply
+class Look(NamedTuple):
+    """What one look has found."""
+
+    found: dict[str, Found]
+    later: list[str]
+    """Jobs to be looked at once more."""
+    told_ms: int
+    """For how many ms from then on ends of the queue's jobs are told."""
+
+
+def parse(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> Look:
+    """Read the answer to one look. Raises QueueDamaged."""
+    told, last, told_ms = reply
     found: dict[str, Found] = {}
     later = []
     for job_id, said in zip(ids, told, strict=True):
@@ -139,7 +158,7 @@ def parse(
                 found[job_id] = Absent(_entry(last), outcome)
             else:
                 found[job_id] = outcome
-    return found, later
+    return Look(found, later, told_ms)
 
 
 def _kept(job_id: str, said: str) -> Outcome[Any] | None:

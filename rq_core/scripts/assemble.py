@@ -26,6 +26,7 @@ from rq_core.scripts.binding import (
     argument_names,
     bind_args,
     bind_keys,
+    bind_texts,
     each_record,
     key_check,
     names_of,
@@ -41,6 +42,8 @@ _GLOBALS: Final = (
 )  # fmt: skip
 """Names of Lua and Redis that scripts use. As a local, a name costs a call less than in Redis' guarded table of them.
 While a library is loaded they are not there, so they are taken when the first call begins."""
+
+_RESET: Final = "resets[#resets + 1] = reset"
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
     shared = [word for word in argument_names(header) if word in needed]
     arguments = bind_args(header, shared)
+    texts = bind_texts(header, shared)
+    bound = "KEYS, ARGV" if texts else "KEYS"
     numbers = mentioned | words(arguments)
     everything = numbers | script.words
     taken = ", ".join(name for name in _GLOBALS if name in {*everything, "redis", "tonumber"})
@@ -89,16 +94,20 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         INTEGER if "integer" in numbers else "",
         "local resets = {}",
         *blocks,
-        "local function bind(KEYS)",
-        f"if not redis then {taken} = globals() end",
-        bind_keys((*declared, *on_demand)),
-        "for i = 1, #resets do resets[i]() end",
-        "end",
+        _bind(
+            bound,
+            [
+                f"if not redis then {taken} = globals() end",
+                bind_keys((*declared, *on_demand)),
+                texts,
+            ],
+            blocks,
+        ),
         key_check(header),
         each_record(header, shared),
         tail(header, shared),
         "local function run(KEYS, ARGV)",
-        "bind(KEYS)",
+        f"bind({bound})",
         arguments,
         script.code,
         "end",
@@ -194,6 +203,23 @@ def _blocks(
     return blocks, frozenset(needed_by_includes), frozenset(placed)
 
 
+def _bind(parameters: str, lines: Iterable[str], blocks: Iterable[str]) -> str:
+    """``bind``: these lines, then the resets of the includes, each by a name of its own: that costs a call
+    half of what a walk through a list does."""
+    count = sum(block.count(_RESET) for block in blocks)
+    names = [f"reset_{n}" for n in range(1, count + 1)]
+    return "\n".join(
+        [
+            f"local bind = (function({', '.join(names)})",
+            f"return function({parameters})",
+            *lines,
+            *(f"{name}()" for name in names),
+            "end",
+            f"end)({', '.join(f'resets[{n}]' for n in range(1, count + 1))})",
+        ]
+    )
+
+
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
     """An include's parts without the functions that these names do without."""
     functions = {part.names[0]: part for part in include.parts if part.is_function}
@@ -213,7 +239,7 @@ def _block(include: Source, parts: list[Part], taken: Iterable[str], inside: Ite
     checks = any("check_keys" in part.words for part in parts)
     code = "".join(part.without_local(frozenset(outside)) for part in parts).rstrip()
     if "reset" in include.defines:
-        code += "\nresets[#resets + 1] = reset"
+        code += f"\n{_RESET}"
     lines = [
         f"local {', '.join(outside)}",
         "do",

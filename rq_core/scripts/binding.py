@@ -22,10 +22,11 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def argument_names(header: Header) -> tuple[str, ...]:
-    """What a script knows of its arguments, by name."""
-    records = ("each", "each_count") if header.words("Each") else ()
+    """What a script knows of its arguments, by name; `NAME_text` is a number as it was given."""
+    records = ("each", "each_count", "column") if header.words("Each") else ()
     tails = ("tails",) if "Tail" in header.sections else ()
-    return (*names_of(header.words("Args")), *records, *tails)
+    texts = (f"{word.removesuffix(':int')}_text" for word in header.words("Args") if ":int" in word)
+    return (*names_of(header.words("Args")), *texts, *records, *tails)
 
 
 def bind_keys(declared: tuple[str, ...]) -> str:
@@ -34,9 +35,19 @@ def bind_keys(declared: tuple[str, ...]) -> str:
     for word in declared:
         count = len(READY) if word == "ready" else 1
         places = ", ".join(f"KEYS[{at + n}]" for n in range(count))
-        lines.append(f"{word} = " + (f"{{[0] = {places}}}" if word == "ready" else places))
+        if word == "ready":
+            lines.append("ready = ready or {}")
+            lines += [f"ready[{n}] = KEYS[{at + n}]" for n in range(count)]
+        else:
+            lines.append(f"{word} = {places}")
         at += count
     return "\n".join(lines)
+
+
+def bind_texts(header: Header, shared: Iterable[str]) -> str:
+    """Numbers as they were given, for includes that ask for `NAME_text`."""
+    places = {f"{name}_text": at for at, name in enumerate(names_of(header.words("Args")), 1)}
+    return "\n".join(f"{word} = ARGV[{places[word]}]" for word in shared if word in places)
 
 
 def key_check(header: Header) -> str:
@@ -78,22 +89,35 @@ with a Unix time in ms still has the 14 digits that Lua writes exactly. Most are
 remembered."""
 
 
+_COLUMN: Final = """function column(n)
+local all, found = records, {{}}
+for i = 1, each_count do found[i] = all[{args} + n + (i - 1) * {each}] end
+return found
+end"""
+
+
 def each_record(header: Header, shared: Iterable[str]) -> str:
-    """``each(i)``, the fields of a record of this call; nothing if the script takes no records."""
+    """``each(i)``, the fields of a record of this call, and ``column(n)``, field n of all records, if an include asks
+    for it; nothing if the script takes no records."""
     args, each = header.words("Args"), header.words("Each")
     if not each:
         return ""
     values = ", ".join(
-        f"tonumber(records[at + {n}])" if word.endswith(":int") else f"records[at + {n}]"
+        f"tonumber(all[at + {n}])" if word.endswith(":int") else f"all[at + {n}]"
         for n, word in enumerate(each, 1)
     )
     return "\n".join(
         [
             "local records",
             f"{'' if 'each' in shared else 'local '}function each(i)",
-            f"local at = {len(args)} + (i - 1) * {len(each)}",
+            f"local all, at = records, i * {len(each)} + {len(args) - len(each)}",
             f"return {values}",
             "end",
+            *(
+                _COLUMN.format(args=len(args), each=len(each)).split("\n")
+                if "column" in shared
+                else ()
+            ),
         ]
     )
 

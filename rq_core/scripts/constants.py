@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from rq_core.model import fields, machine, scopes, settings
+from rq_core.model import fields, keys, machine, scopes, settings
 
 
 def table(values: Iterable[Any]) -> str:
@@ -64,6 +64,14 @@ CONSTANTS: Final = {
         "behind a slot's name: the field of `slots` that has its last answer",
     ),
     "SLOT_LIFE_MS": (str(settings.SLOT_LIFE_MS), "how long a call slot is remembered, in ms"),
+    "CHANNEL": (
+        f"'{keys.CHANNEL}'",
+        "behind the queue's tag: the channel on which ends of jobs are told",
+    ),
+    "LISTEN_MS": (
+        str(settings.LISTEN_MS),
+        "how long they are told after a client has said that it waits, in ms",
+    ),
     "OUTBOX_RING": (
         f"'{settings.OUTBOX_RING}'",
         "how many entries an outbox without a mirror keeps, about",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from rq_core.model import fields, machine
-from rq_core.model.keys import KEYS
+from rq_core.model.keys import CHANNEL, KEYS
 from rq_core.model.machine import Event, EventField, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import script
@@ -297,6 +297,13 @@ Users that must be safe from each other in these ways need servers of their own:
 """
 
 
+CHANNEL_RIGHT: Final = (
+    "All begin with `rqc:{queue}:`, and so does the channel on which ends of jobs are told (`&rqc:{*}:ended`). A user"
+    " without it does all its work, but waits for its jobs are then longer by the pause between two looks. The last"
+    " column is for `rqc:queues`, the list of queues."
+)
+
+
 def rights_md() -> str:
     """Return docs/reference/rights.md."""
     rows = [
@@ -312,7 +319,10 @@ def rights_md() -> str:
         writes, reads = access.keys(name)
         every = len(writes) == len(KEYS)
         listed = code(f"+{word}" for word in access.ROLES[name].lists)
-        of_keys.append((f"`{name}`", "all" if every else code(writes), code(reads), listed))
+        channel = f"`{CHANNEL}`" if access.uses_channel(name) else ""
+        of_keys.append(
+            (f"`{name}`", "all" if every else code(writes), code(reads), channel, listed)
+        )
         of_commands.append((f"`{name}`", code(f"+{word}" for word in access.commands(name))))
     return "\n".join(
         [
@@ -321,9 +331,11 @@ def rights_md() -> str:
             "",
             "## Keys of a queue",
             "",
-            "All begin with `rqc:{queue}:`. The last column is for `rqc:queues`, the list of queues.",
+            CHANNEL_RIGHT,
             "",
-            table(["role", "reads and writes", "reads", "sends for `rqc:queues`"], of_keys),
+            table(
+                ["role", "reads and writes", "reads", "channel", "sends for `rqc:queues`"], of_keys
+            ),
             "",
             "## Commands",
             "",

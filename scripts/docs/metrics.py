@@ -146,8 +146,8 @@ _SEVERAL: Final = """
 
 _RUNBOOK: Final = """
     What each alert of `docs/grafana/alerts.yml` means, what to look at, and what to type. `rq-core top` names the
-    same causes as soon as it sees them. Put the name of the queue in the place of QUEUE, and behind `--audit` that
-    of the audit database in the place of URL; where `RQ_CORE_AUDIT_URL` is set, leave `--audit URL` out.
+    same causes as soon as it sees them. Put the name of the queue in the place of QUEUE.
+    `--audit URL` takes the URL of the audit database; leave it out where `RQ_CORE_AUDIT_URL` is set.
     `rq-core queues` says whether a queue has an audit log.
 
     `page`: an operator has to look now. `ticket`: within a working day.

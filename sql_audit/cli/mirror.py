@@ -23,6 +23,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
+from rq_core.model.counted import counted
 from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.options import audit_option, required
 
@@ -73,7 +74,9 @@ def run(
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
-        say(f"mirrored {done.events} events in {done.entries} entries")
+        say(
+            f"mirrored {counted(done.events, 'event')} in {counted(done.entries, 'entry', 'entries')}"
+        )
 
 
 def command_line(redis_url: str, prefix: str, audit_url: str) -> tuple[list[str], dict[str, str]]:

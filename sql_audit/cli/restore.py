@@ -17,6 +17,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say, terminal
+from rq_core.model.counted import counted
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks, progress
 
@@ -100,7 +101,7 @@ def restore(
         uncertain = sum(job.uncertain is not None and job.over is None for job in each.lost)
         apart = f", {uncertain} that may have ended in a gap" if uncertain else ""
         lost = len(each.lost) - uncertain
-        say(f"{name}: {lost} jobs lost, {len(each.revived)} revived{apart}")
+        say(f"{name}: {counted(lost, 'job')} lost, {len(each.revived)} revived{apart}")
         if each.forgotten:
             say(
                 f"  {each.forgotten} ids of jobs that have ended are to be remembered, and Redis has forgotten them"
@@ -145,7 +146,7 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         print_json({"queues": queues})
         return
     for name, each in done.items():
-        say(f"{name}: {each.restored} jobs restored, {each.removed} removed")
+        say(f"{name}: {counted(each.restored, 'job')} restored, {each.removed} removed")
         if each.remembered:
             say(f"  {each.remembered} ids of jobs that have ended are remembered again")
         if each.named:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.kit.processes import python
 
-MOMENTS = 16
+MOMENTS = 8
 
 
 def test_a_child_that_was_forked_during_an_apps_first_use_can_use_it(

@@ -15,11 +15,14 @@ from click.testing import CliRunner
 from rq_core import App, InvalidOption, ServerError, ServerUnsuitable
 from rq_core.cli.root import root
 from rq_core.connections import other_protocol
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
 from rq_core.protocol.plan import Patience
 from tests.conftest import ENGINES
 from tests.kit import certificates, crew
 from tests.kit.certificates import Certificates
-from tests.kit.servers import RedisServer, free_port
+from tests.kit.sentinels import SERVICE, SentinelProcess
+from tests.kit.servers import Engine, RedisServer, free_port
 from tests.kit.wait import wait_until
 
 # The wheel's Valkey is built without TLS.
@@ -201,3 +204,64 @@ def test_a_port_that_speaks_as_the_url_asks_is_not_looked_into(
         app.enqueue("mail", "send", {})
 
     assert not isinstance(caught.value, ServerUnsuitable)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        ("threads", "TLS of a plain port"),
+        ("threads", "none of a port with TLS"),
+        ("asyncio", "none of a port with TLS"),
+    ],
+)
+def test_a_sentinel_that_speaks_the_other_protocol_is_named_so(
+    server: RedisServer, port: int, asked: str, kind: str
+) -> None:
+    """It said that the connection timed out, or was closed. (With asyncio the time for a connection is up before a
+    plain port can be told from one that is silent.)"""
+    if asked == "TLS of a plain port":
+        url, says = f"rediss+sentinel://127.0.0.1:{server.port}/mymaster", "it speaks no TLS on"
+    else:
+        url, says = f"redis+sentinel://127.0.0.1:{port}/mymaster", "it speaks TLS on"
+    with pytest.raises(ServerError, match=f"127.0.0.1:[0-9]+: {says} this port, and the URL asks"):
+        if kind == "threads":
+            look(url)
+        else:
+            asyncio.run(look_async(url))
+
+
+def look(url: str) -> None:
+    with Client(url, patience=Patience(unsent=4.0)) as client:
+        client.run(client.calls.reads.queues())
+
+
+async def look_async(url: str) -> None:
+    async with AsyncClient(url, patience=Patience(unsent=4.0)) as client:
+        await client.run(client.calls.reads.queues())
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_primary_and_its_sentinel_are_reached_by_tls(
+    server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
+) -> None:
+    """A worker's client took the sentinels for an option that there is not."""
+    words = {
+        "tls-port": str(free_port()),
+        "tls-replication": "yes",
+        "tls-cert-file": files("server.crt"),
+        "tls-key-file": files("server.key"),
+        "tls-ca-cert-file": files("ca.crt"),
+        "sentinel monitor": f"{SERVICE} 127.0.0.1 {port} 1",
+    }
+    sentinel = SentinelProcess(engine, tmp_path / "sentinel", server, words)
+    sentinel.start()
+    try:
+        wait_until(sentinel.answers, "the sentinel answers")
+        url = url_of(int(words["tls-port"]), files)
+        url = url.replace("rediss://", "rediss+sentinel://").replace("/0?", f"/{SERVICE}?")
+        if kind == "threads":
+            look(url)
+        else:
+            asyncio.run(look_async(url))
+    finally:
+        sentinel.kill()

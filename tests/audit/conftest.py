@@ -1,6 +1,7 @@
 """An outbox in a real Valkey, an audit database, and the mirror between them."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,11 +9,37 @@ from rq_core.connections.client import Client
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.database import Database
+from tests.kit.matrix import run_once
 from tests.kit.outbox import StreamSource, StreamWriter
 from tests.kit.schemas import lay_schema
 from tests.kit.servers import Engine, engines
 
 QUEUE = "mail"
+HERE = Path(__file__).parent
+ON_SQLITE = {
+    # Verify judges rows in Python. That it gets the same rows from PostgreSQL: test_verify_real.py, and each test that
+    # proves a log there at its end.
+    "test_lies.py",
+    "test_a_lie_is_found_though_the_chain_was_forged",
+    "test_minutes_that_count_other_claims_than_there_are_are_found",
+    "test_epochs_that_the_events_do_not_show_are_found_though_the_chain_was_forged",
+    "test_what_a_prune_left_cannot_be_changed_unseen",
+    # A mirror that an exception ends, at each step. On PostgreSQL it is killed at each: test_crash.py, and over losses
+    # epochs/test_after_a_loss.py.
+    "test_crash_losses.py",
+    # What may be put back, with which name and line, is decided in Python. That it is: restore/test_restore.py.
+    "test_names.py",
+    "test_lines_put_back.py",
+    # Which errors are the mirror's own does not depend on the database.
+    "test_a_bug_of_the_mirror_puts_nothing_into_quarantine",
+}
+"""Files and tests that run on the first database alone, with the reason."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    run_once(
+        items, HERE, lambda file, test: not ON_SQLITE.isdisjoint((file, test.partition("[")[0]))
+    )
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -23,6 +20,7 @@ from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.database import Database
 from tests.kit import auditlog
+from tests.kit.mirroring import mirroring
 from tests.kit.wait import wait_until
 
 ids = JobIds()
@@ -31,23 +29,6 @@ ids = JobIds()
 def add(client: Client, count: int = 1) -> list[str]:
     jobs = [NewJob(ids(), "q", profile("task"), "{}") for _ in range(count)]
     return list(client.run(client.calls.enqueue.many(jobs)).ids)
-
-
-@contextmanager
-def mirroring(url: str, database: Database) -> Iterator[None]:
-    """A mirror's service, in a thread."""
-    stop = threading.Event()
-    source = Outbox(Client(url))
-    thread = threading.Thread(
-        target=service.run, args=(source, database), kwargs={"stop": stop}, name="mirror"
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
-        source.close()
 
 
 def cli(*words: str) -> str:

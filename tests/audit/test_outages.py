@@ -32,6 +32,7 @@ from sql_audit.proof.verify import verify
 from sql_audit.store.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog, stopped_mirror
+from tests.kit.mirroring import mirroring
 from tests.kit.outbox import StreamSource, StreamWriter
 from tests.kit.processes import Child, python
 from tests.kit.schemas import lay_schema
@@ -82,13 +83,7 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
     monkeypatch.setattr(database, "insert_events", insert)
     client.run(client.calls.delivery.handshake("q"))
     client.run(client.calls.admin.configure("q", {"backlog_max_jobs": 40}))
-    stop = threading.Event()
-    theirs = Outbox(Client(valkey_url))
-    mirroring = threading.Thread(
-        target=service.run, args=(theirs, database), kwargs={"stop": stop}, name="mirror"
-    )
-    mirroring.start()
-    try:
+    with mirroring(valkey_url, database):
         wait_until(
             lambda: client.run(client.calls.reads.counts("q")).audit, "the mirror has attached"
         )
@@ -110,12 +105,7 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
         )
         wait_until(lambda: "level again" in caplog.text, "that is told")
         client.run(client.calls.enqueue.many(new_jobs(1)))
-    finally:
-        stop.set()
-        mirroring.join(30)
-        theirs.close()
 
-    assert not mirroring.is_alive()
     assert verify(database).verdict is Verdict.HOLDS
     states = auditlog.rows(
         database, "SELECT state, COUNT(*) AS n FROM job GROUP BY state ORDER BY 1"

@@ -68,7 +68,6 @@ def assert_whole(client: Client, database: Database) -> None:
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("step", ["copying", "advanced"])
 def test_another_mirror_takes_over_from_one_that_stopped(
     step: str, client: Client, postgres_url: str, start: Start

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from sql_audit.mirror import service
-from sql_audit.mirror.source import open_source
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.clusters import RedisCluster
+from tests.kit.mirroring import mirroring
 from tests.kit.schemas import lay_schema
 from tests.kit.servers import engines
 from tests.kit.wait import wait_until
@@ -39,11 +37,6 @@ def test_a_frozen_node_holds_up_the_mirror_once_and_not_for_each_of_its_queues(
     frozen, healthy = cluster.primaries()[:2]
     database = Database(str(tmp_path / "audit.db"))
     lay_schema(database)
-    stop = threading.Event()
-    source = open_source(cluster.url, "rqc")
-    mirror = threading.Thread(
-        target=service.run, args=(source, database), kwargs={"stop": stop}, name="mirror"
-    )
 
     def add(client: Client, *queues: str) -> str:
         jobs = [NewJob(ids(), queue, profile("t"), "{}") for queue in queues]
@@ -55,13 +48,10 @@ def test_a_frozen_node_holds_up_the_mirror_once_and_not_for_each_of_its_queues(
 
     with contextlib.ExitStack() as stack:
         stack.callback(database.close)
-        stack.callback(source.close)
         client = stack.enter_context(Client(cluster.url))
         every = [name for names in by_port.values() for name in names]
         add(client, *every)
-        mirror.start()
-        stack.callback(mirror.join, 60)
-        stack.callback(stop.set)
+        stack.enter_context(mirroring(cluster.url, database))
         wait_until(
             lambda: len(auditlog.rows(database, "SELECT job_id FROM job")) == len(every),
             "all is mirrored",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -16,12 +15,11 @@ from rq_core.app.app import App
 from rq_core.errors import ServerUnavailable
 from rq_core.model.keys import queue_keys
 from rq_core.worker import Worker, WorkerOptions
-from sql_audit.mirror import service
-from sql_audit.mirror.source import open_source
 from sql_audit.proof.result import QueueResult
 from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit.clusters import FAILOVER_S, RedisCluster
+from tests.kit.mirroring import mirroring
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working
 
@@ -89,20 +87,6 @@ def load(cluster: RedisCluster) -> Iterator[Load]:
     app = App(cluster.url)
     yield Load(app)
     app.close()
-
-
-@contextlib.contextmanager
-def mirroring(cluster: RedisCluster, url: str) -> Iterator[None]:
-    stop = threading.Event()
-    source = open_source(cluster.url, "rqc")
-    thread = threading.Thread(target=service.run, args=(source, url), kwargs={"stop": stop})
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
-        source.close()
 
 
 def check_log(url: str, *queues: str, lossy: str | None = None) -> dict[str, QueueResult]:
@@ -188,7 +172,7 @@ async def test_slots_that_move_under_load_lose_nothing(
     queues = [names[0] for names in cluster.queues(1).values()]
     moved = queues[0]
     key = queue_keys(moved)("meta")
-    with mirroring(cluster, sqlite_url):
+    with mirroring(cluster.url, sqlite_url):
         load.declare(*queues)
         async with working(load.app, queues=queues, concurrency=6), load.producing(*queues):
             await wait_until_async(lambda: len(load.ran) > 100, "the load has begun")
@@ -231,7 +215,7 @@ async def test_a_shard_without_a_primary_disturbs_no_other(
     def others(keys: Iterable[str]) -> set[str]:
         return {key for key in keys if not key.startswith(f"{struck}-")}
 
-    with mirroring(cluster, sqlite_url):
+    with mirroring(cluster.url, sqlite_url):
         load.declare(*queues)
         async with working(load.app, queues=queues, concurrency=1), load.producing(*queues):
             await wait_until_async(lambda: len(load.ran) > 100, "the load has begun")

@@ -18,7 +18,6 @@ from rq_core.connections.client import Client
 from rq_core.embedded import server
 from sql_audit.demo.stage import find_files, most_at_once
 from sql_audit.store.tables import job_event
-from tests.kit.servers import RedisServer
 
 
 def run_demo(cwd: Path, *options: str) -> dict[str, Any]:
@@ -55,12 +54,10 @@ def test_the_demo_with_nothing_given_brings_its_own_server(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_demo_on_given_servers(
-    redis_server: RedisServer, postgres_url: str, tmp_path: Path
-) -> None:
-    check(run_demo(tmp_path, "--redis", redis_server.url, "--audit", postgres_url))
+def test_the_demo_on_given_servers(valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
+    check(run_demo(tmp_path, "--redis", valkey_url, "--audit", postgres_url))
 
-    with Client(redis_server.url) as client:
+    with Client(valkey_url) as client:
         assert client.run(client.calls.delivery.ask([["KEYS", "*"]])) == [[]]
 
 

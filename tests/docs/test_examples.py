@@ -122,6 +122,15 @@ def test_a_program_that_waits_tells_how_jobs_ended(load: Load) -> None:
     assert Decimal("12.50") == value
 
 
+async def test_a_web_server_answers_with_the_id_of_a_job_that_goes_on(load: Load) -> None:
+    example = load("waiting")
+    with testing.fake(example.app) as fake:
+        status, job_id = await example.answer("2026-11")
+        (waiting,) = fake.enqueued("reports")
+
+    assert (202, waiting.id) == (status, job_id)
+
+
 def test_a_failure_is_retried_and_a_death_is_told(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:

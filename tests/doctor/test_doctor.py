@@ -12,12 +12,12 @@ from rq_core.connections.client import Client
 from rq_core.doctor import Finding, Kind, diagnose, examine, repair
 from rq_core.doctor.expected import LISTS
 from rq_core.doctor.repair import carry_out
-from rq_core.errors import QueueDamaged
+from rq_core.errors import QueueDamaged, ServerUnsuitable
 from rq_core.model.events import OutboxId
 from rq_core.model.job import Claim, NewJob, profile
 from rq_core.model.keys import KEYS, queue_keys
 from rq_core.model.machine import Priority, State
-from rq_core.protocol import claims
+from rq_core.protocol import audit, claims
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Call
@@ -400,6 +400,20 @@ def test_an_entry_that_no_script_can_have_numbered_is_taken_off(
     assert scene.repair() == []
     assert stray not in [entry_id for entry_id, _ in scene.snapshot()["outbox"]]
     assert drain(scene) == READY
+
+
+@pytest.mark.parametrize("bound", ["STRIKE_ENTRIES_MAX", "STRIKE_BYTES_MAX"])
+def test_a_long_outbox_is_not_copied_in_one_step(
+    bound: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis would answer no one meanwhile; and a mirror takes what comes before the entry all the same."""
+    monkeypatch.setattr(audit, bound, 3)
+    scene.hand.xadd(scene.key("outbox"), {"colour": "blue"}, id=f"{2**63}-7")
+    before = scene.snapshot()["outbox"]
+
+    with pytest.raises(ServerUnsuitable, match="let `rq-core audit run` take them first"):
+        scene.repair()
+    assert before == scene.snapshot()["outbox"]
 
 
 def test_events_behind_a_number_that_no_script_gives_are_told_again_as_a_baseline(

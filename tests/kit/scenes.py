@@ -555,6 +555,12 @@ def trim(seed: Seed) -> Scene:
 
 
 @scene
+def listen(seed: Seed) -> Scene:
+    _of_every_kind(seed)
+    return Scene("listen", {}, [])
+
+
+@scene
 def repair(seed: Seed) -> Scene:
     _of_every_kind(seed)
     seed.enqueue("garbled")

@@ -12,6 +12,7 @@ import pytest
 
 from rq_core.model.machine import TRANSITIONS, Event, State, Transition
 from tests.kit.consistency import assert_consistent
+from tests.kit.listener import Listener
 from tests.kit.seed import LEASE_MS, NO_FENCE, QUEUE, WORKER, Seed, events_of
 from tests.kit.snapshots import diff, fields_of, lines_of, without_slot
 
@@ -615,17 +616,18 @@ def bystanders(seed: Seed) -> None:
 
 @pytest.mark.parametrize("each", STANDS, ids=lambda each: each.name)
 def test_call_does_what_the_table_says_and_nothing_else(
-    seed: Seed, each: Stand, subtests: pytest.Subtests
+    seed: Seed, listener: Listener, each: Stand, subtests: pytest.Subtests
 ) -> None:
+    """Whoever waits is told of each end, and of nothing else."""
     for probe, wrong in cases(each):
         with subtests.test(call=probe.name, wrong_fence=wrong):
             start = seed.now
             name = f"{probe.name.replace(' ', '-')}.{wrong}"
-            check(seed.of(name), each, probe, wrong=wrong)
+            check(seed.of(name), listener, each, probe, wrong=wrong)
             seed.clock.set(start)
 
 
-def check(seed: Seed, each: Stand, probe: Probe, *, wrong: bool) -> None:
+def check(seed: Seed, listener: Listener, each: Stand, probe: Probe, *, wrong: bool) -> None:
     bystanders(seed)
     fence = each.seed(seed) or NO_FENCE
     if wrong:
@@ -633,11 +635,14 @@ def check(seed: Seed, each: Stand, probe: Probe, *, wrong: bool) -> None:
         epoch, _, number = fence.partition("-")
         fence = f"{epoch}-{int(number) + (1 if each.name == 'held' else -1)}"
     seed.take_token()
+    listener.listen(seed)
     before = seed.snapshot()
     path = walk(each.state, probe.script, facts_of(each, probe, wrong=wrong))
 
     probe.call(seed, fence)
 
+    ends = any(t.source and t.target in (None, State.DEAD) for t in path)
+    assert ends == (JOB in listener.told())
     after = seed.snapshot()
     assert_consistent(after)
     entries = seed.entries()[len(before["outbox"]) :]

@@ -8,7 +8,7 @@ import pytest
 
 from rq_core.errors import ServerUnavailable
 from rq_core.model.outcome import Gone
-from rq_core.protocol.awaited import PAUSES_S, Nothing, Told, Wait, Waits
+from rq_core.protocol.awaited import GRAINS, HEARD_S, TOGETHER_MAX, UNHEARD_S, Nothing, Told, Wait, Waits
 
 
 def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]:
@@ -27,8 +27,8 @@ def test_looks_become_rarer_and_go_on_for_ever() -> None:
     times, told = looks(1e6, until=10.0)
 
     pauses = [b - a for a, b in itertools.pairwise(times)]
-    assert [*PAUSES_S] == pytest.approx(pauses[: len(PAUSES_S)])
-    assert {PAUSES_S[-1]} == {round(pause, 6) for pause in pauses[len(PAUSES_S) :]}
+    assert [*UNHEARD_S] == pytest.approx(pauses[: len(UNHEARD_S)])
+    assert {UNHEARD_S[-1]} == {round(pause, 6) for pause in pauses[len(UNHEARD_S) :]}
     assert [] == told
 
 
@@ -95,3 +95,100 @@ def test_the_trouble_of_the_last_look_is_told_when_the_time_is_up() -> None:
     waits.looked(wait, None, 0.0, 0.0)
 
     assert [trouble] == told
+
+
+def test_of_many_jobs_that_are_due_the_first_are_told_before_the_last_are_looked_at() -> None:
+    """Of 260,000 jobs none was told before all were looked at, long after the time was up."""
+    waits = Waits()
+    for n in range(2 * TOGETHER_MAX + 1):
+        waits.add(Wait("q", str(n), 9.0, lambda _: None), 0.0)
+
+    assert [TOGETHER_MAX, TOGETHER_MAX, 1] == [len(waits.due(0.0)["q"]) for _ in range(3)]
+    assert {} == waits.due(0.0)
+
+
+def hearing(*ids: str) -> tuple[Waits, list[Wait], object]:
+    """Waits for jobs that were found alive at 0, under this subscription."""
+    waits, subscription = Waits(), object()
+    for job_id in ids:
+        waits.add(Wait("q", job_id, 100.0, lambda _: None), 0.0)
+    found = waits.due(0.0)["q"]
+    for wait in found:
+        waits.looked(wait, None, 0.0, 0.0, subscription)
+    return waits, found, subscription
+
+
+def test_jobs_whose_ends_are_told_are_looked_at_rarely_and_together() -> None:
+    waits, (first, *_), subscription = hearing("a")
+    times = []
+    while (at := waits.next_at()) is not None and at < 90.0:
+        times.append(at)
+        waits.due(at)
+        waits.looked(first, None, at, at, subscription)
+
+    pauses = [b - a for a, b in itertools.pairwise([0.0, *times])]
+    assert [*HEARD_S] == pytest.approx(pauses[: len(HEARD_S)], rel=0.11)
+    assert {HEARD_S[-1]} == {round(pause, 6) for pause in pauses[len(HEARD_S) :]}
+
+
+def test_looks_of_waits_that_began_at_different_times_come_together() -> None:
+    waits, subscription = Waits(), object()
+    for n in range(1_000):
+        waits.add(Wait("q", str(n), 1e6, lambda _: None), n / 100)
+    looks = 0
+    while (at := waits.next_at()) is not None and at < 60.0:
+        for wait in waits.due(at)["q"]:
+            looks += at > 20.0
+            waits.looked(wait, None, at, at, subscription)
+    calls, until = 0, 80.0
+    while (at := waits.next_at()) is not None and at < until:
+        calls += 1
+        for wait in waits.due(at)["q"]:
+            waits.looked(wait, None, at, at, subscription)
+
+    assert looks >= 7_000
+    assert calls <= 20 / (HEARD_S[-1] / GRAINS) + 1
+
+
+def test_a_job_that_a_message_names_is_looked_at_at_once() -> None:
+    waits, (a, b), _ = hearing("a", "b")
+    waits.told("other", ["a"], 0.1)
+    waits.told("q", ["b", "unknown"], 0.1)
+
+    assert {"q": [b]} == waits.due(0.1)
+    assert None is b.hearing
+    assert None is not a.hearing
+
+
+def test_all_jobs_of_a_queue_whose_messages_may_be_missed_are_looked_at() -> None:
+    waits, found, _ = hearing("a", "b")
+    waits.missed("other", 0.1)
+    nothing = waits.due(0.1)
+    waits.missed("q", 0.1)
+
+    assert {} == nothing
+    assert {"q": found} == waits.due(0.1)
+
+
+def test_a_message_that_comes_while_its_job_is_looked_at_is_not_lost() -> None:
+    """The look's answer was made before the job ended."""
+    waits, (wait,), subscription = hearing("a")
+    waits.missed("q", 1.0)
+    waits.due(1.0)
+    waits.told("q", ["a"], 1.1)
+    waits.looked(wait, None, 1.1, 1.0, subscription)
+
+    assert 1.1 == waits.next_at()
+    assert {"q": [wait]} == waits.due(1.1)
+
+
+def test_queues_for_which_no_caller_waits_are_known() -> None:
+    waits, (a, b), subscription = hearing("a", "b")
+    waits.looked(a, Gone("a"), 1.0, 1.0, subscription)
+    one_left = waits.queues()
+    b.over = True
+    waits.due(100.0)
+
+    assert {"q"} == one_left
+    assert set() == waits.queues()
+    assert [] == waits.all()

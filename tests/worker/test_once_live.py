@@ -12,7 +12,6 @@ from tests.rigs.once.keeping import CALL_MS, keep
 from tests.rigs.once.race import race
 
 
-@pytest.mark.alone
 def test_a_name_that_many_ask_for_is_held_once_while_workers_are_killed(
     valkey_url: str, tmp_path: Path
 ) -> None:

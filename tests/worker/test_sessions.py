@@ -79,7 +79,7 @@ class Workers:
             child.close()
 
 
-@pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_no_connection_is_left_by_jobs_that_fail_time_out_or_are_killed(
     app: App, valkey_url: str, postgres_url: str, database: psycopg.Connection[Any], tmp_path: Path

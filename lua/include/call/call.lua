@@ -9,18 +9,21 @@ stands in SLOT|a, which only a repetition reads: a claim of a hundred jobs has a
 
 Keys: slots expiring
 Meta: layout epoch replid
-Args: slot number
+Args: slot number number_text
 Unread: expiring
 Uses: clock(clock_ms) meta(facts write_facts) epoch(know_facts) digits(digits) wake(push_token)
 ]]
 
+local RENEW_MS = SLOT_LIFE_MS - SLOT_LIFE_MS / 6   -- a slot is remembered for so long at least
+
 local now             -- Unix time of the call in ms
 local now_text        -- the same as text
 local slot_deadline   -- until when the slot is remembered
+local moves_deadline  -- whether it is to be remembered for longer
 local seldom          -- lists that most calls do without, by name; nil if the call has none of them
 
 local function reset()
-  now, now_text, slot_deadline, seldom = nil, nil, '0', nil
+  now, now_text, slot_deadline, moves_deadline, seldom = nil, nil, '0', true, nil
 end
 
 --- A list that most calls do without; more may be added to it. So many files can have lists of a call, and each call spares to make
@@ -42,11 +45,6 @@ local function ok(words)
     reply[i + 1] = words[i]
   end
   return reply
-end
-
---- Whether the slot is to be remembered for longer. Its deadline is moved only now and then, to spare most calls a write.
-local function needs_deadline()
-  return tonumber(slot_deadline) < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6
 end
 
 --- The field of `slots` that has the answer of a slot.
@@ -79,7 +77,9 @@ local function open_call(replay)
   local last, deadline, more = held:match('^(%d+) (%d+) ?(%+?)')
   last, slot_deadline = tonumber(last), deadline
   if number > last then
-    if needs_deadline() then
+    -- The deadline is moved only now and then, to spare most calls a write.
+    moves_deadline = tonumber(deadline) < now + RENEW_MS
+    if moves_deadline then
       check_keys()
     end
     return nil
@@ -95,11 +95,11 @@ end
 
 --- End: keep the answer, a text, in the slot, and use it up. The slot lives on for 50 to 60 minutes.
 local function keep_answer(answer)
-  if needs_deadline() then
+  if moves_deadline then
     slot_deadline = digits(now + SLOT_LIFE_MS)
     redis.call('ZADD', expiring, slot_deadline, 'slot|' .. slot)
   end
-  local said = digits(number) .. ' ' .. slot_deadline
+  local said = number_text .. ' ' .. slot_deadline
   if answer == '' then
     redis.call('HSET', slots, slot, said)
   else

@@ -47,8 +47,14 @@ local function recall_facts(at)
   end
   facts, notes = remembered, known.notes
   local names = audited and AUDITED or META
-  for i = 1, #LATER do
-    facts[LATER[i]] = nil
+  if notes.has_later then
+    notes.has_later = false
+    for i = 1, #LATER do
+      -- Lua takes room in a table for a name that gets nil, too, and counts the whole table anew when it has none.
+      if facts[LATER[i]] ~= nil then
+        facts[LATER[i]] = nil
+      end
+    end
   end
   for i = 2, audited and #AUDITED or COUNTED do
     facts[names[i]] = counted[i]
@@ -73,6 +79,13 @@ local function remember_facts(at)
   end
 end
 
+--- A fact is going to be known that the call has not read when it began: the next call is to read it again.
+local function note_later()
+  if notes then
+    notes.has_later = true
+  end
+end
+
 --- What this library notes of the queue, as long as its facts are remembered; nil if they are not.
 local function notes_of_queue()
   return notes
@@ -82,6 +95,7 @@ end
 local function fact(name)
   local value = facts[name]
   if value == nil then
+    note_later()
     value = redis.call('HGET', meta, name)
     facts[name] = value
   end
@@ -111,6 +125,9 @@ end
 local function set_fact(name, value)
   if not COUNTERS[name] then
     renew()
+  end
+  if facts[name] == nil then
+    note_later()
   end
   facts[name] = value
   changes[#changes + 1], changes[#changes + 2] = name, type(value) == 'number' and digits(value) or value

@@ -12,10 +12,11 @@ local FAIR_STEP = 10000 -- virtual time that one job of weight 1 takes
 local finishes = {}     -- key → virtual finish time, of those that were read
 local weights = {}      -- key → weight, likewise
 local finished = {}     -- keys whose finish time changed
+local is_used = false   -- whether this call has asked for a finish time
 
 local function reset()
-  if next(finishes) then
-    finishes, weights, finished = {}, {}, {}
+  if is_used then
+    is_used, finishes, weights, finished = false, {}, {}, {}
   end
 end
 
@@ -23,6 +24,7 @@ end
 local function finish_of(key)
   key = key or ''
   if not finishes[key] then
+    is_used = true
     finishes[key] = tonumber(redis.call('ZSCORE', fair, key)) or 0
   end
   return finishes[key]
@@ -69,7 +71,7 @@ local function serve_fairly(lane)
 end
 
 local function write_fair()
-  if not next(finished) then
+  if not is_used or not next(finished) then
     return
   end
   local times = {}

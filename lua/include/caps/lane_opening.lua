@@ -24,16 +24,12 @@ local promised = {}         -- scope → how many of them contain it; lanes behi
 local promised_until = {}   -- scope → the last order among them
 local freed_shapes = {}     -- what the lanes say whose jobs free places, once everything is put back…
 local freed_ids = {}        -- …and the ids of these jobs
+local is_used = false       -- whether anything of all this is other than at first
 
 local function reset()
-  any_blocked = nil
-  if next(blocked_pages) then
-    blocked_pages = {}
-  end
-  if next(promised) then
+  if is_used then
+    is_used, any_blocked, blocked_pages = false, nil, {}
     promising, promised, promised_until = {}, {}, {}
-  end
-  if #freed_ids > 0 then
     freed_shapes, freed_ids = {}, {}
   end
 end
@@ -41,7 +37,7 @@ end
 --- False if no lane is blocked at all, which is the rule where caps are never reached.
 local function may_be_blocked()
   if any_blocked == nil then
-    any_blocked = redis.call('ZCARD', blocked) > 0
+    is_used, any_blocked = true, redis.call('ZCARD', blocked) > 0
   end
   return any_blocked
 end
@@ -75,7 +71,7 @@ end
 
 --- Block a lane on a scope that has no room.
 local function block_on(lane, name)
-  any_blocked = true
+  is_used, any_blocked = true, true
   block(lane, name)
 end
 
@@ -145,6 +141,7 @@ local function find_place(lane, order)
       return
     end
   end
+  is_used = true
   for i = 1, #names do
     local name = names[i]
     promised[name] = (promised[name] or 0) + 1
@@ -158,6 +155,7 @@ end
 local function note_release(lane_name, id)
   if lane_name then
     local at = #freed_ids + 1
+    is_used = true
     freed_shapes[at], freed_ids[at] = LANE_SHAPES.known[lane_name] or shape_of(lane_name), id
   end
 end

@@ -27,26 +27,13 @@ local holders_max               -- how many members `holders` has; nil: not read
 local limits = {}
 local freed_names = {}          -- scopes whose holders leave first, counted only when a scope is looked at
 local counted_out = {}          -- name → holders that leave a scope that this call has not looked at
+local is_used = false           -- whether anything of all this is other than at first; most calls do without
 
 local function reset()
-  holders_max = nil
-  if next(known_scopes) then
-    known_scopes, rate_scopes = {}, {}
-  end
-  if next(limits) then
-    limits = {}
-  end
-  if next(counted_out) then
-    counted_out = {}
-  end
-  if #holders_in > 0 then
-    holders_in = {}
-  end
-  if #holders_out > 0 then
-    holders_out = {}
-  end
-  if #freed_names > 0 then
-    freed_names = {}
+  if is_used then
+    is_used, holders_max = false, nil
+    known_scopes, rate_scopes, limits = {}, {}, {}
+    holders_in, holders_out, freed_names, counted_out = {}, {}, {}, {}
   end
 end
 
@@ -75,6 +62,7 @@ local function limit_of(name, family)
   local own = facts.caps_by_key and name ~= family and
     (limits[name] or redis.call('HGET', caps, name))
   if not own and limits[family] == nil then
+    is_used = true
     limits[family] = redis.call('HGET', caps, family)
   end
   return own or limits[family]
@@ -93,6 +81,7 @@ end
 
 --- A holder leaves each of these scopes.
 local function count_out(names)
+  is_used = true
   for i = 1, #names do
     local name = names[i]
     local scope = known_scopes[name]
@@ -112,7 +101,7 @@ local function count_out_later(names)
   if next(known_scopes) or #freed_names > 0 then
     count_out(names)
   else
-    freed_names = names
+    is_used, freed_names = true, names
   end
 end
 
@@ -143,7 +132,7 @@ local function scope_of(name)
     name = name, limit = shape, cap = cap, rate = rate, left = not cap and not rate and math.huge or nil,
     most = cap or math.huge, held = nil, leaving = counted_out[name] or 0,
   }
-  known_scopes[name] = scope
+  is_used, known_scopes[name] = true, scope
   if rate then
     scope.arrival_us = tonumber(redis.call('HGET', rates, name)) or 0
     scope.resumes = tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name))
@@ -182,7 +171,7 @@ end
 
 --- Let the limit of a scope or a family be another one in this call, which is going to store it.
 local function assume_limit(name, value)
-  limits[name] = value
+  is_used, limits[name] = true, value
 end
 
 --- True if another job may take it now, and `more` others before it. A rate has room unless its resume is awaited.
@@ -274,6 +263,7 @@ end
 
 --- A claimed job holds a scope that it did not acquire. Only before the call asks how many places are left.
 local function hold_uncounted(name, id)
+  is_used = true
   holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', name .. '|' .. id
   local scope = scope_of(name)
   scope.leaving = scope.leaving - 1
@@ -282,6 +272,7 @@ end
 --- Jobs hold the scopes of their lanes no longer. `shapes` are what the lanes' names say. Returns the scopes, one by one.
 local function unhold_all(shapes, ids)
   local names, size, before = {}, 0, #holders_out
+  is_used = true
   for i = 1, #shapes do
     local shape, id = shapes[i], ids[i]
     local counted = shape.counted or shape
@@ -301,6 +292,10 @@ end
 --- The scopes of a lane of this shape and their limits in force, as a claimed event says them of a job; '' if there are
 --- none.
 local function limits_in_force(shape)
+  local first, second = shape[1], shape[2]
+  if not shape.counted and #shape == 2 then
+    return ',[["' .. first .. '",' .. known_scopes[first].limit.said .. '],["' .. second .. '",' .. known_scopes[second].limit.said .. ']'
+  end
   local said = ''
   for i = 1, #shape do
     local name = shape[i]
@@ -324,6 +319,9 @@ end
 
 --- Write the holders, and what rates were spent or are awaited.
 local function write_scopes()
+  if not is_used then
+    return
+  end
   call_many('ZREM', holders, holders_out)
   add_many(holders, holders_in)
   if #rate_scopes == 0 then

@@ -10,7 +10,7 @@ Meta: ties remembers audit
 Later: dead_retention_ms backlog_bytes backlog_max_bytes
 Unread: expiring
 Uses: call(now_text seldom seldom_list) meta(facts fact read_now) batch(call_many read_many) names(name_field)
-    remembered(memory told_in)
+    remembered(memory told_in) telling(tell_ended)
 ]]
 
 local FULL = 43   -- `+`, before the digest of a value that is to stand in the log
@@ -106,10 +106,11 @@ local function dies(id, job, why)
   end
 end
 
---- Remove jobs.
+--- Remove jobs, which have ended.
 local function remove_jobs(ids)
   call_many('HDEL', state, ids)
   call_many('HDEL', jobs, ids)
+  tell_ended(ids)
 end
 
 --- Before the first write: check the type of a key that only `write_ended` writes, and read who holds the names of the jobs that
@@ -136,4 +137,5 @@ local function write_ended()
   call_many('ZREM', expiring, seldom.untied)
   call_many('HDEL', slots, seldom.freed)
   memory.write()
+  tell_ended(seldom.died)
 end

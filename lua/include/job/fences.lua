@@ -4,7 +4,7 @@ It takes the fence and the worker. A fence alone may be given twice: a snapshot 
 is behind, may begin an epoch that the workers of its first life have seen.
 
 Keys: state jobs
-Args: each each_count worker
+Args: each each_count column worker
 Uses: emit(emit) batch(read_many)
 ]]
 
@@ -28,10 +28,7 @@ end
 --- refused; the ids and fences; and a table whose keys are the ids of the others. A record that names a job a second time finds
 --- it gone.
 local function read_held()
-  local ids, fences, held, refusals, seen = {}, {}, {}, {}, {}
-  for i = 1, each_count do
-    ids[i], fences[i] = each(i)
-  end
+  local ids, fences, held, refusals, seen = column(1), column(2), {}, {}, {}
   local lines = read_many(state, ids)
   local last, mark   -- nearly all of a call were claimed together
   for i = 1, each_count do

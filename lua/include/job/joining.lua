@@ -40,6 +40,8 @@ end
 
 local function write_joining()
   for priority = 0, tails and 3 or -1 do
-    call_many('RPUSH', ready[priority], tails[priority])
+    if tails[priority] then
+      call_many('RPUSH', ready[priority], tails[priority])
+    end
   end
 end

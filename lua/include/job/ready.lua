@@ -15,14 +15,14 @@ local function return_ready(priority, entries)
   call_many('LPUSH', ready[priority], ids)
 end
 
---- How many entries the four lists have, one by one. Also their type check: most queues have jobs of the default priority
+--- How many entries the four lists have, one by one; `usual_only`: the caller knows that the others are not there. Also their type check: most queues have jobs of the default priority
 --- only, and a key that does not exist is of no type.
-local function lengths()
+local function lengths(usual_only)
   local found = {[0] = 0, 0, 0, 0}
   local usual = PRIORITY_RANK[DEFAULT_PRIORITY]
   local length = redis.call('LLEN', ready[usual])
   found[usual] = length
-  if redis.call('EXISTS', ready[0], ready[1], ready[2], ready[3]) > (length > 0 and 1 or 0) then
+  if not usual_only and redis.call('EXISTS', ready[0], ready[1], ready[2], ready[3]) > (length > 0 and 1 or 0) then
     for priority = 0, 3 do
       found[priority] = redis.call('LLEN', ready[priority])
     end

@@ -2,9 +2,8 @@
 
 Most reports are of one job, from workers with one place: that one is decided and written without the tables of many.
 
-Keys: jobs state leases
+Keys: state leases
 Args: each each_count worker tails
-Unread: jobs
 Meta: ties
 Uses: call(now_text) meta(facts) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
     lane_opening(note_release) batch(call_many) ended(all_leave remove_jobs)
@@ -37,9 +36,8 @@ local function decide_one()
 end
 
 --- Decide about this call's records, and note the places that become free. Returns how many claims end, and the answer: the
---- ids that are refused, and why.
+--- ids that are refused, and why. The type of `jobs` is left to the script: a claim reads it anyhow.
 local function decide_success()
-  check_keys()
   if each_count == 1 then
     return decide_one()
   end
@@ -56,9 +54,8 @@ local function decide_success()
       end
       size = size + 1
       done[size], events[size] = id, '["' .. id .. ending
-      local lane = lane_in(line)
-      if lane then
-        note_release(lane, id)
+      if line:find(' lane=', 1, true) then
+        note_release(lane_in(line), id)
       end
     else
       answer[#answer + 1], answer[#answer + 2] = id, refusals[i]

@@ -4,8 +4,15 @@ local CHUNK = 4000   -- an even number: no pair of a score and a member, or of a
 
 --- Call `command key value…` for all values, as few times as the stack allows; not at all for none.
 local function call_many(command, key, values)
-  for from = 1, values and #values or 0, CHUNK do
-    redis.call(command, key, unpack(values, from, math.min(from + CHUNK - 1, #values)))
+  local size = values and #values or 0
+  if size == 0 then
+    return
+  elseif size <= CHUNK then
+    redis.call(command, key, unpack(values))
+    return
+  end
+  for from = 1, size, CHUNK do
+    redis.call(command, key, unpack(values, from, math.min(from + CHUNK - 1, size)))
   end
 end
 
@@ -46,12 +53,15 @@ end
 
 --- The hash fields `names`, in order; false where there is none.
 local function read_many(key, names)
-  if #names <= CHUNK then
-    return #names > 0 and redis.call('HMGET', key, unpack(names)) or {}
+  local size = #names
+  if size == 1 then
+    return {redis.call('HGET', key, names[1])}
+  elseif size <= CHUNK then
+    return size > 0 and redis.call('HMGET', key, unpack(names)) or {}
   end
   local values = {}
-  for from = 1, #names, CHUNK do
-    local last = math.min(from + CHUNK - 1, #names)
+  for from = 1, size, CHUNK do
+    local last = math.min(from + CHUNK - 1, size)
     for _, value in ipairs(redis.call('HMGET', key, unpack(names, from, last))) do
       values[#values + 1] = value
     end

@@ -60,6 +60,9 @@ local function emit(event, at, by, records, why)
   if size == 0 then
     return nil
   end
+  if size == 1 then
+    return append(event, at, by, 'jobs', '[' .. records[1] .. ']', 1, why)
+  end
   -- Lua looks at each byte of each text that is made, so the brackets go where the texts are short.
   records[1] = '[' .. records[1]
   records[size] = records[size] .. ']'

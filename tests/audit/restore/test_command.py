@@ -47,7 +47,7 @@ def test_the_command_says_what_it_did_and_what_is_left(
     assert refusal in listed.output
     assert "lost: full  task  was ready\n" in listed.output
     assert applied.exit_code == 2
-    assert "q: 1 jobs restored, 0 removed" in applied.output
+    assert "q: 1 job restored, 0 removed" in applied.output
     assert refusal in applied.output
     assert 'App(audit_payload="full")' in applied.output
     assert again.exit_code == 2

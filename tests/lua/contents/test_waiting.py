@@ -124,7 +124,8 @@ def test_where_many_jobs_stand_is_read_without_their_arguments(seed: Seed, count
 
     found = seed.client.run(read_lines(seed.calls.delivery, queue_keys(seed.queue), asked))
 
-    assert [lines_of(seed.snapshot()).get(job_id) for job_id in asked] == found
+    lines = lines_of(seed.snapshot())
+    assert [lines.get(job_id) for job_id in asked] == found
     replies = seed.client.run(seed.calls.delivery.ask(commands(seed.keys, asked[-500:])))
     assert "yyyy" not in str(replies)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy.exc import OperationalError
 
 from rq_core import errors
 from rq_core.app.placing import full_rules
 from rq_core.connections.client import Client
+from rq_core.connections.line import Line as Connection
 from rq_core.connections.wire import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec, ties_of
 from rq_core.model.machine import Priority
@@ -35,6 +36,8 @@ from tests.rigs.simulator.watch import Violated
 
 if TYPE_CHECKING:
     from tests.rigs.simulator.simulation import Simulation
+
+L = TypeVar("L", bound=Connection)
 
 FOREVER: Final = Patience(unsent=float("inf"), unknown=float("inf"))
 RATE: Final = "tenant@10s"
@@ -65,6 +68,12 @@ class StepWire:
 
     def place(self, _key: str) -> object:
         return None
+
+    def new_line(self, _key: str, _kind: Callable[[Any], L]) -> L | None:
+        return None
+
+    def is_current(self, _line: Connection) -> bool:
+        return True
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Two hundred seeds hold, each repeats exactly, and planted bugs do not get through them."""
+"""A hundred seeds hold, each repeats exactly, and planted bugs do not get through them."""
 
 import os
 import subprocess
@@ -11,8 +11,10 @@ from tests.rigs.mutants.planting import ROOT
 from tests.rigs.simulator.planted import planted
 from tests.rigs.simulator.simulation import PROFILES, Failed, Plant, Simulation, Stage, staged
 
-SEEDS = 200
+SEEDS = 100
 BLOCK = 20
+SEARCHED = 200
+"""Seeds among which a planted bug must be found, where the one that found it first finds it no more."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -77,10 +79,10 @@ CATCHING = {
     "no-fencing": 2,
     "duplicate-accepted": 0,
     "event-missing": 2,
-    "answer-not-kept": 0,
-    "unknown-given-up-early": 13,
+    "answer-not-kept": 85,
+    "unknown-given-up-early": 29,
     "trim-before-commit": 2,
-    "cursor-apart": 16,
+    "cursor-apart": 10,
     "name-outlives-poison": 162,
     "claimed-at-its-deadline": 248,
     "promoted-before-it-expires": 39,
@@ -93,7 +95,7 @@ CATCHING = {
 @pytest.mark.parametrize("name", CATCHING)
 def test_a_planted_bug_is_found_and_its_seed_repeats(stage: Stage, name: str) -> None:
     with planted(name) as plant:
-        failure = _first_failure(stage, plant, [CATCHING[name], *range(SEEDS)])
+        failure = _first_failure(stage, plant, [CATCHING[name], *range(SEARCHED)])
         again = _first_failure(stage, plant, [failure.seed])
 
     assert (failure.why, failure.step) == (again.why, again.step)

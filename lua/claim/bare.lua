@@ -1,0 +1,24 @@
+--[[ bare: whether a queue has nothing but plain jobs of the usual priority: no other list, no open lane, no cap. One command
+asks for all of that, where most queues have none of it. A key that does not exist is of no type, so that is checked, too.
+
+Keys: ready open caps
+Meta: caps_by_task caps_by_key
+Uses: meta(facts)
+]]
+
+local USUAL = PRIORITY_RANK[DEFAULT_PRIORITY]
+
+local known   -- the answer; nil: not asked yet
+
+local function reset()
+  known = nil
+end
+
+--- Whether it is. A queue whose facts speak of caps is not asked.
+local function is_bare()
+  if known == nil then
+    known = not facts.caps_by_task and not facts.caps_by_key and
+      redis.call('EXISTS', open, caps, ready[(USUAL + 1) % 4], ready[(USUAL + 2) % 4], ready[(USUAL + 3) % 4]) == 0
+  end
+  return known
+end

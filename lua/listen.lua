@@ -1,0 +1,26 @@
+--[[ listen: a client waits for ends of jobs, so from now on they are told for a minute (include/job/telling). It comes again while the client
+waits; no client takes it back.
+
+Sending it twice is harmless, so it takes no call slot; it is never audited.
+
+Flags: allow-oom
+Keys: meta outbox
+Meta: epoch awaited
+Uses: clock(clock_ms) meta(fact set_fact write_facts) epoch(know_facts)
+Returns: ok UNTIL | epoch. UNTIL (Unix ms) says how long they are told
+Invariants: I6 (it moves no job)
+]]
+
+local now = clock_ms()
+if not know_facts(now) then
+  return {'epoch'}
+end
+local told_until = fact('awaited')
+-- Most calls find that another one came shortly before: the facts of a queue do not change with each client that waits. One that is
+-- farther away was set before the clock went back.
+if told_until < now + LISTEN_MS / 2 or told_until > now + LISTEN_MS then
+  told_until = now + LISTEN_MS
+  set_fact('awaited', told_until)
+  write_facts()
+end
+return {'ok', told_until}

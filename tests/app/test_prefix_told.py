@@ -1,0 +1,56 @@
+"""Commands that a message advises name the prefix of the keys, where that is not the usual one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rq_core import App, Cap, QueueDamaged, ResultsFull
+from rq_core.connections.async_client import AsyncClient
+from rq_core.model.keys import queue_keys
+
+
+def an_app(url: str, prefix: str) -> App:
+    app = App(url, prefix=prefix)
+
+    @app.task(queue="notes", caps=[Cap(2, per="who")])
+    def note(who: str) -> None: ...
+
+    return app
+
+
+@pytest.mark.parametrize(("prefix", "option"), [("rqc", ""), ("other", " --prefix other")])
+def test_the_command_for_a_damaged_queue_names_its_prefix(
+    redis_url: str, prefix: str, option: str
+) -> None:
+    with an_app(redis_url, prefix) as app:
+        note = app.tasks["note"]
+        note.enqueue(who="a")
+        asked = [["SET", queue_keys("notes", prefix)("state"), "x"]]
+        app.client.run(app.client.calls.delivery.ask(asked))
+        with pytest.raises(QueueDamaged, match=f"`rq-core doctor notes --repair{option}`"):
+            note.enqueue(who="b")
+        with pytest.raises(QueueDamaged, match=f"`rq-core doctor notes --repair{option}`"):
+            asyncio.run(cancel(redis_url, prefix))
+
+
+async def cancel(url: str, prefix: str) -> None:
+    async with AsyncClient(url, prefix=prefix) as client:
+        await client.run(client.calls.admin.cancel("notes", ["a"]))
+
+
+def test_the_command_that_raises_a_bound_names_the_prefix_once(redis_url: str) -> None:
+    with an_app(redis_url, "other") as app:
+        app.client.run(app.client.calls.admin.configure("notes", {"results_max": 0}))
+        with pytest.raises(ResultsFull) as raised:
+            app.tasks["note"].with_options(idempotency_key="k").enqueue(who="a")
+    assert str(raised.value).count("--prefix other`") == 1
+
+
+def test_the_command_for_a_limit_that_is_kept_names_the_prefix(redis_url: str) -> None:
+    with an_app(redis_url, "other") as app:
+        caps = app.client.calls.caps
+        app.client.run(caps.set("notes", [("note.who", "5", -1)]))
+        (kept,) = app.client.run(app.declaration(app.client.calls, "notes"))
+    assert "`rq-core cap notes note.who 2 --prefix other` would set" in kept

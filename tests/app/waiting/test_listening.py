@@ -1,0 +1,296 @@
+"""Waits that are told of the ends of jobs. Looks are an hour apart, so that only a message ends a wait."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from rq_core import (
+    App,
+    Cancelled,
+    Expired,
+    Failed,
+    Gone,
+    JobHandle,
+    Outcome,
+    Replaced,
+    Succeeded,
+    Unique,
+)
+from rq_core.model.keys import queue_keys
+from rq_core.protocol import awaited, claims
+from rq_core.protocol.audit import take_out
+from tests.app.conftest import As
+from tests.app.waiting.conftest import QUEUE, fail, note, succeed, take
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
+
+LONG_S = 20.0
+CHANNEL = queue_keys(QUEUE).channel
+
+
+@pytest.fixture
+def rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awaited, "HEARD_S", (3600.0,))
+
+
+@pytest.fixture
+def control(redis_server: RedisServer) -> Iterator[Any]:
+    with redis_server.client(decode_responses=True) as client:
+        yield client
+
+
+def listeners(control: Any) -> int:
+    """How many connections listen to the queue."""
+    count: int = control.execute_command("PUBSUB", "SHARDNUMSUB", CHANNEL)[1]
+    return count
+
+
+def in_thread(handle: JobHandle[Any], app: App) -> Future[Outcome[Any]]:
+    """The outcome of a wait in another thread, which listens by now and has found the job alive."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(handle.wait, LONG_S)
+    pool.shutdown(wait=False)
+    listens(app)
+    return future
+
+
+def listens(app: App) -> None:
+    """Wait until all that wait have been looked at, and hear."""
+    seen: list[int] = []
+    connections = app.connections
+
+    def all_hear() -> bool:
+        seen[:] = [_heard(connections.waiter)]
+        return bool(seen[0])
+
+    wait_until(all_hear, "the waits hear")
+
+
+def _heard(waiter: Any) -> bool:
+    waits = waiter.waits
+    found = waits.all() if waits is not None else []
+    return bool(found) and all(wait.hearing is not None for wait in found)
+
+
+def succeeds(app: App, handle: JobHandle[Any]) -> None:
+    succeed(app, *take(app))
+
+
+def dies(app: App, handle: JobHandle[Any]) -> None:
+    fail(app, *take(app))
+
+
+def is_cancelled(app: App, handle: JobHandle[Any]) -> None:
+    handle.cancel()
+
+
+def is_cancelled_while_it_runs(app: App, handle: JobHandle[Any]) -> None:
+    (held,) = take(app)
+    handle.cancel()
+    fail(app, held)
+
+
+def expires(app: App, handle: JobHandle[Any]) -> None:
+    handle.edit(expires=0.05)
+    wait_until(lambda: not take(app, 0) and handle.state() != "ready", "its deadline is over")
+
+
+def is_poison(app: App, handle: JobHandle[Any]) -> None:
+    app.client.run(app.client.calls.admin.configure(QUEUE, {"lease_ms": 200}))
+
+    def died() -> bool:
+        take(app)
+        return handle.state() == "dead"
+
+    wait_until(died, "its worker is lost for the last time", timeout=LONG_S)
+
+
+def dies_unknown(app: App, handle: JobHandle[Any]) -> None:
+    (held,) = take(app)
+    record = (held.id, held.fence, "unknown_task", "null", "", 0)
+    app.client.run(claims.rollback(QUEUE, "w-1", [record], unknown_max=1))
+
+
+def is_replaced(app: App, handle: JobHandle[Any]) -> None:
+    app.tasks["one"].enqueue(1)
+
+
+def is_taken_out(app: App, handle: JobHandle[Any]) -> None:
+    """By `audit restore`, where a loss of Redis brought a job back that had ended."""
+    client = app.client
+    line = client.run(client.calls.delivery.ask([["HGET", queue_keys(QUEUE)("jobs"), handle.id]]))[
+        0
+    ]
+    record = take_out(handle.id, "ready " + line.partition("\n")[0], "succeeded")
+    client.run(client.calls.audit.restore(QUEUE, [record], after="-"))
+
+
+ENDS = {
+    "succeeds": (succeeds, Gone),
+    "dies": (dies, Failed),
+    "cancelled": (is_cancelled, Gone),
+    "cancelled-while-it-runs": (is_cancelled_while_it_runs, Gone),
+    "expires": (expires, Gone),
+    "poison": (is_poison, Failed),
+    "rollback-that-dies": (dies_unknown, Failed),
+    "replaced": (is_replaced, Gone),
+    "restore": (is_taken_out, Gone),
+}
+KEPT = {
+    "succeeds": Succeeded,
+    "cancelled": Cancelled,
+    "expires": Expired,
+    "replaced": Replaced,
+}
+"""How it ended, if that is kept."""
+
+
+@pytest.mark.usefixtures("rare")
+@pytest.mark.parametrize("how", ENDS)
+def test_a_message_wakes_who_waits_for_each_kind_of_end(app: App, how: str) -> None:
+    end, kind = ENDS[how]
+    task = app.tasks["note"]
+    if how == "replaced":
+        task = app.task(queue=QUEUE, name="one", unique=Unique(on_duplicate="replace"))(note)
+    kept = KEPT.get(how)
+    handle = (task.with_options(keep_result=True) if kept else task).enqueue(1)
+    waiting = in_thread(handle, app)
+
+    end(app, handle)
+
+    assert (kept or kind) is type(waiting.result(LONG_S))
+
+
+@pytest.mark.usefixtures("rare")
+def test_a_thousand_waits_share_one_connection_and_leave_no_subscription(
+    app: App, control: Any
+) -> None:
+    before = len(control.client_list())
+    handles = app.enqueue_many(app.tasks["note"].job(n) for n in range(1_000)).handles
+    seen: list[tuple[int, int]] = []
+
+    def end_all() -> None:
+        listens(app)
+        seen.append((listeners(control), len(control.client_list()) - before))
+        while held := take(app, 250):
+            succeed(app, *held)
+
+    thread = threading.Thread(target=end_all)
+    thread.start()
+    ended = list(app.as_completed(handles, LONG_S))
+    thread.join()
+
+    assert {h.id for h in handles} == {h.id for h in ended}
+    assert [(1, 2)] == seen  # the app's own connection, and the waiter's
+    wait_until(lambda: listeners(control) == 0, "nothing is listened to")
+
+
+@pytest.mark.usefixtures("rare")
+def test_a_listener_that_is_killed_listens_again_and_looks_at_all_that_wait(
+    app: App, control: Any
+) -> None:
+    """What ended while nothing was heard is found at once."""
+    handle = app.tasks["note"].enqueue(1)
+    waiting = in_thread(handle, app)
+    control.execute_command("CLIENT", "PAUSE", 300, "ALL")
+    control_ended = ThreadPoolExecutor(1).submit(dies, app, handle)
+    control.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    control_ended.result(LONG_S)
+
+    assert Failed is type(waiting.result(LONG_S))
+    wait_until(lambda: listeners(control) == 0, "nothing is listened to")
+
+
+@pytest.mark.usefixtures("rare")
+def test_a_killed_listener_hears_again_what_ends_later(app: App, control: Any) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    waiting = in_thread(handle, app)
+    for _ in range(5):
+        control.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        wait_until(lambda: listeners(control) == 1, "it listens again")
+        listens(app)
+    dies(app, handle)
+
+    assert Failed is type(waiting.result(LONG_S))
+
+
+def test_who_lacks_the_channel_waits_by_looks_and_the_log_says_so_once(
+    as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = as_("producer", without="&rqc:{*}:ended")
+    with App(url) as app, App(redis_server.url) as owner, caplog.at_level(logging.WARNING):
+        app.task(queue=QUEUE)(note)
+        for _ in range(3):
+            handle = app.tasks["note"].enqueue(1)
+            waiting = ThreadPoolExecutor(1).submit(handle.wait, LONG_S)
+            dies(owner, handle)
+            assert Failed is type(waiting.result(LONG_S))
+
+    said = [r.getMessage() for r in caplog.records if "&rqc:{notes}:ended" in r.getMessage()]
+    assert 1 == len(said)
+    assert "`rq-core acl producer` prints" in said[0]
+
+
+def test_where_workers_lack_the_channel_looks_find_what_is_not_told_and_the_log_says_so_once(
+    app: App,
+    as_: As,
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(awaited, "HEARD_S", (0.25,))
+    url = as_("worker", without="&rqc:{*}:ended")
+    with App(url) as worker, caplog.at_level(logging.WARNING):
+        for n in range(3):
+            handle = app.tasks["note"].enqueue(n)
+            pool = ThreadPoolExecutor(1)
+            waiting = pool.submit(handle.wait, LONG_S)
+            if n == 0:
+                listens(app)
+            dies(worker, handle)
+            assert Failed is type(waiting.result(LONG_S))
+
+    said = [r.getMessage() for r in caplog.records if "&rqc:{notes}:ended" in r.getMessage()]
+    assert 1 == len(said)
+    assert "the user of a worker may lack" in said[0]
+
+
+def test_roles_that_wait_may_listen(as_: As, control: Any, rare: None) -> None:
+    """`rq-core acl` gives producers and workers what they need for it: nothing is refused."""
+    with App(as_("producer")) as app, App(as_("worker")) as worker:
+        app.task(queue=QUEUE)(note)
+        handle = app.tasks["note"].enqueue(1)
+        control.execute_command("ACL", "LOG", "RESET")
+        waiting = in_thread(handle, app)
+        dies(worker, handle)
+
+        assert Failed is type(waiting.result(LONG_S))
+    log = [entry["object"] for entry in control.acl_log()]
+    assert not {"listen", "ssubscribe", "spublish", "sunsubscribe", "hello", CHANNEL} & set(log)
+    assert not [each for each in log if "ended" in each]
+
+
+@pytest.mark.usefixtures("rare")
+def test_waits_for_several_queues_listen_to_each(app: App, control: Any) -> None:
+    task = app.tasks["note"]
+    handles = [task.enqueue(1), task.with_options(queue="other").enqueue(2)]
+    found: list[JobHandle[Any]] = []
+
+    def collect() -> None:
+        found.extend(app.as_completed(handles, LONG_S))
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    listens(app)
+    handles[1].cancel()
+    wait_until(lambda: len(found) == 1, "the other queue's job has ended")
+    dies(app, handles[0])
+    thread.join()
+
+    assert [handles[1], handles[0]] == found

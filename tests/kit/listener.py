@@ -1,0 +1,43 @@
+"""Who waits for ends of jobs, on the channel of a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.kit.seed import Seed
+
+MARK = "-"
+"""What it publishes itself, to know that it has heard all that came before."""
+
+
+class Listener:
+    """A connection of its own, which hears what is published to one queue at a time."""
+
+    def __init__(self, seed: Seed) -> None:
+        self._control = seed.control
+        self._heard: Any = seed.control.pubsub()  # type: ignore[no-untyped-call]
+
+    def listen(self, seed: Seed) -> None:
+        """Hear the ends of this queue's jobs from now on, and no other's."""
+        seed.client.run(seed.calls.endings.listen(seed.queue))
+        if self._heard.subscribed:
+            self._heard.sunsubscribe()
+        self._channel = seed.keys.channel
+        self._heard.ssubscribe(self._channel)
+        self.told()
+
+    def told(self) -> list[str]:
+        """The ids that were told since the last time, in order."""
+        self._control.execute_command("SPUBLISH", self._channel, MARK)  # type: ignore[no-untyped-call]
+        found: list[str] = []
+        while True:
+            message = self._heard.get_message(timeout=10)
+            assert message is not None, "its own message has not come"
+            if message["type"] != "smessage":
+                continue
+            if message["data"] == MARK:
+                return found
+            found += message["data"].split(" ")
+
+    def close(self) -> None:
+        self._heard.close()

@@ -1,0 +1,27 @@
+"""The mirror's service in a thread, as long as a block lasts."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sql_audit.mirror import service
+from sql_audit.mirror.source import open_source
+from sql_audit.store.database import Database
+
+
+@contextmanager
+def mirroring(url: str, database: str | Database) -> Iterator[None]:
+    """Mirror the queues of a server or a cluster meanwhile. The mirror must end when it is told to."""
+    stop = threading.Event()
+    source = open_source(url, "rqc")
+    thread = threading.Thread(
+        target=service.run, args=(source, database), kwargs={"stop": stop}, name="mirror"
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+        source.close()
+    assert not thread.is_alive()

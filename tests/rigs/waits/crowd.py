@@ -1,0 +1,180 @@
+"""Callers that enqueue a job and wait for its result, over and over."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rq_core import App, JobGone, NoResult, WaitTimeout
+from rq_core.errors import RqCoreError
+from rq_core.protocol.plan import Patience
+from tests.kit.processes import Child
+
+QUEUE: Final = "waits"
+KEEP_S: Final = 120
+WAIT_S: Final = 90.0
+"""Longer than any fault lasts and than a lease."""
+LEASE_MS: Final = 3_000
+LOOK_EVERY_S: Final = 0.02
+LEFT_WITHIN_S: Final = 10.0
+SHOWN: Final = 5
+PATIENCE: Final = Patience(unsent=120.0, unknown=120.0)
+
+
+def answer(n: int = 0) -> str:
+    """What is enqueued. The settler returns the job's id."""
+    raise AssertionError("the settler runs it")
+
+
+@dataclass
+class Found:
+    """What a crowd has seen."""
+
+    asked: int = 0
+    ended: int = 0
+    gone: int = 0
+    """Jobs that Redis forgot in a failover."""
+    lost: list[str] = field(default_factory=list)
+    """Waits that did not end, or ended with another job's value."""
+    late_s: list[float] = field(default_factory=list)
+    """From the settlement's answer to the end of the wait."""
+    trip_s: list[float] = field(default_factory=list)
+    """Round trips of looks meanwhile."""
+    seconds: float = 0.0
+    faults: int = 0
+    listening: int = 0
+    """Subscriptions that were left."""
+
+    def line(self, name: str) -> str:
+        """What to tell of it."""
+        late = sorted(self.late_s) or [0.0]
+        return (
+            f"{name}: {self.asked:,} waits in {self.seconds:.0f} s, {self.faults:,} faults; {self.ended:,} ended"
+            " with their value,"
+            f" {self.gone:,} of jobs that Redis forgot, {len(self.lost):,} lost; settlement to wait's end: median"
+            f" {statistics.median(late) * 1e3:.2f} ms, 99 % {late[int(len(late) * 0.99)] * 1e3:.1f} ms, most"
+            f" {late[-1] * 1e3:.0f} ms; a look's round trip: median {self.trip_ms:.2f} ms; subscriptions left:"
+            f" {self.listening}"
+        )
+
+    @property
+    def trip_ms(self) -> float:
+        return statistics.median(self.trip_s or [0.0]) * 1e3
+
+
+def run(
+    waits_at: str,
+    settles_at: str,
+    place: Path,
+    jobs: int,
+    *,
+    callers: int,
+    subscribed: Callable[[], int],
+    more: Callable[[], bool],
+    seconds_max: float,
+) -> Found:
+    """Enqueue and wait ``jobs`` times, and on while ``more`` says so, for ``seconds_max`` at most. ``subscribed``
+    counts the subscriptions to the queue."""
+    file = place / "settled"
+    file.touch()
+    found, lock, began = Found(), threading.Lock(), time.monotonic()
+    numbers = itertools.count(1)
+    ends: dict[str, float] = {}
+    over = threading.Event()
+    command = [sys.executable, "-m", "tests.rigs.waits.settler", settles_at, QUEUE, str(file)]
+    with App(settles_at, patience=PATIENCE) as owner:
+        owner.client.run(owner.client.calls.delivery.handshake(QUEUE))
+        owner.client.run(owner.client.calls.admin.configure(QUEUE, {"lease_ms": LEASE_MS}))
+    with App(waits_at, patience=PATIENCE) as app, Child(command, place / "settler.log") as settler:
+        task = app.task(queue=QUEUE, keep_result=KEEP_S)(answer)
+
+        def call() -> None:
+            while (next(numbers) <= jobs or more()) and time.monotonic() - began < seconds_max:
+                _one(task, found, lock, ends)
+
+        threads = [threading.Thread(target=call) for _ in range(callers)]
+        looks = threading.Thread(target=_look, args=(app, found.trip_s, over))
+        for each in (*threads, looks):
+            each.start()
+        for each in threads:
+            each.join()
+        over.set()
+        looks.join()
+        found.seconds = time.monotonic() - began
+        found.listening = _left(subscribed)
+        settler.terminate()
+        settler.wait(30)
+    for line in file.read_text().splitlines():
+        job_id, _, at = line.partition(" ")
+        if at and job_id in ends:
+            found.late_s.append(max(0.0, ends[job_id] - float(at)))
+    return found
+
+
+def _one(task: Any, found: Found, lock: threading.Lock, ends: dict[str, float]) -> None:
+    try:
+        handle = task.enqueue(0)
+    except RqCoreError as error:
+        with lock:
+            found.lost.append(f"not enqueued: {error!r}")
+        return
+    try:
+        value: str | None = handle.result(WAIT_S)
+    except JobGone:
+        value = None
+    except (NoResult, WaitTimeout) as error:
+        value = repr(error)
+    at = time.monotonic()
+    with lock:
+        found.asked += 1
+        if value == handle.id:
+            found.ended += 1
+            ends[handle.id] = at
+        elif value is None:
+            found.gone += 1
+        else:
+            found.lost.append(f"{handle.id}: {value}")
+
+
+def _look(app: App, trips: list[float], over: threading.Event) -> None:
+    """How long a look takes by itself, beside all that goes on."""
+    client = app.client
+    while not over.wait(LOOK_EVERY_S):
+        began = time.monotonic()
+        try:
+            client.run(client.calls.endings.look(QUEUE, ["no-such-job"]))
+        except RqCoreError:
+            continue
+        trips.append(time.monotonic() - began)
+
+
+def _left(subscribed: Callable[[], int]) -> int:
+    """How many subscriptions are left once no caller waits."""
+    deadline = time.monotonic() + LEFT_WITHIN_S
+    while (count := subscribed()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return count
+
+
+def fell_short(found: Found, *, alone: bool, may_forget: bool) -> Sequence[str]:
+    """What was promised and not seen."""
+    problems = found.lost[:SHOWN]
+    if not found.ended:
+        problems.append("no wait has ended")
+    if found.gone and not may_forget:
+        problems.append(f"{found.gone} jobs are gone, and Redis has lost nothing")
+    if found.listening:
+        problems.append(f"{found.listening} subscriptions are left")
+    late = statistics.median(found.late_s or [0.0]) * 1e3
+    if alone and late > found.trip_ms:
+        problems.append(
+            f"the median wait ends {late:.2f} ms behind its settlement, and a round trip takes {found.trip_ms:.2f} ms"
+        )
+    return problems

@@ -1,0 +1,192 @@
+"""Where crowds wait: a server, or several, and what goes wrong there meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from rq_core.model.keys import queue_keys
+from rq_core.protocol import access
+from tests.kit.clusters import RedisCluster
+from tests.kit.sentinels import SentinelGroup
+from tests.kit.servers import Engine, RedisServer
+from tests.rigs.waits.crowd import QUEUE
+
+KILL_EVERY_S: Final = 0.05
+FAIL_OVER_EVERY_S: Final = 15.0
+MOVE_EVERY_S: Final = 0.5
+CHANNEL: Final = queue_keys(QUEUE).channel
+RIGHT: Final = "&rqc:{*}:ended"
+
+
+@dataclass
+class Stage:
+    """Where to wait, where to settle, and what goes on."""
+
+    waits_at: str
+    settles_at: str
+    subscribed: Callable[[], int]
+    strike: Callable[[], None] = lambda: None
+    """One fault. It is called again and again, in a thread of its own."""
+    every: float = 0.0
+    """Seconds between two; 0: there are none."""
+    may_forget: bool = False
+    """Whether Redis may lose what it has accepted."""
+
+
+def subscribed_at(*servers: RedisServer) -> int:
+    """The subscriptions to the queue, on these servers."""
+    count = 0
+    for server in servers:
+        if server.running:
+            with server.client() as client:
+                count += int(client.execute_command("PUBSUB", "SHARDNUMSUB", CHANNEL)[1])
+    return count
+
+
+@contextlib.contextmanager
+def _server(engine: Engine, place: Path) -> Iterator[RedisServer]:
+    server = RedisServer(engine, place).start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextlib.contextmanager
+def quiet(engine: Engine, place: Path) -> Iterator[Stage]:
+    """Nothing goes wrong."""
+    with _server(engine, place) as server:
+        yield Stage(server.url, server.url, lambda: subscribed_at(server))
+
+
+@contextlib.contextmanager
+def killed(engine: Engine, place: Path) -> Iterator[Stage]:
+    """Every 50 ms the connection that listens is killed."""
+    with _server(engine, place) as server, server.client() as control:
+
+        def strike() -> None:
+            control.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+
+        yield Stage(server.url, server.url, lambda: subscribed_at(server), strike, KILL_EVERY_S)
+
+
+def _user(server: RedisServer, role: str, *, without: str) -> str:
+    """The URL of a user with the role's rights but one."""
+    rules = [rule for rule in access.rules(role) if rule != without]
+    assert len(rules) < len(access.rules(role))
+    with server.client() as control:
+        control.execute_command("ACL", "SETUSER", role, "reset", "on", ">x", *rules)
+    return f"redis://{role}:x@127.0.0.1:{server.port}/0"
+
+
+@contextlib.contextmanager
+def waiter_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
+    """The user that waits lacks the channel."""
+    with _server(engine, place) as server:
+        url = _user(server, "producer", without=RIGHT)
+        yield Stage(url, server.url, lambda: subscribed_at(server))
+
+
+@contextlib.contextmanager
+def worker_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
+    """The user that settles lacks the channel."""
+    with _server(engine, place) as server:
+        url = _user(server, "worker", without=RIGHT)
+        yield Stage(server.url, url, lambda: subscribed_at(server))
+
+
+@contextlib.contextmanager
+def failover(engine: Engine, place: Path) -> Iterator[Stage]:
+    """The primary is killed, and Sentinel promotes its replica; then it comes back as one."""
+    group = SentinelGroup(engine, place)
+    with group.up():
+
+        def strike() -> None:
+            group.wait_whole()
+            lost = group.lose_primary()
+            group.wait_promoted(lost)
+            lost.start()
+
+        yield Stage(
+            group.url,
+            group.url,
+            lambda: subscribed_at(*group.servers),
+            strike,
+            FAIL_OVER_EVERY_S,
+            may_forget=True,
+        )
+
+
+@contextlib.contextmanager
+def slot(engine: Engine, place: Path) -> Iterator[Stage]:
+    """The queue's slot moves from one shard to another, and on."""
+    cluster = RedisCluster(engine, place).start()
+    try:
+        cluster.reset()
+        tag = queue_keys(QUEUE)("meta")
+
+        def strike() -> None:
+            home = cluster.primary_of(tag)
+            others = [each for each in cluster.primaries() if each.port != home.port]
+            with contextlib.suppress(redis.ResponseError):
+                cluster.migrate(tag, others[0])
+
+        yield Stage(
+            cluster.url,
+            cluster.url,
+            lambda: subscribed_at(*cluster.primaries()),
+            strike,
+            MOVE_EVERY_S,
+        )
+    finally:
+        cluster.stop()
+
+
+ALONE: Final = "alone"
+"""Nothing goes wrong, and one caller waits: how soon a wait ends is judged here, where callers do not wait for each
+other."""
+STAGES: Final[dict[str, Callable[[Engine, Path], Any]]] = {
+    ALONE: quiet,
+    "quiet": quiet,
+    "killed": killed,
+    "failover": failover,
+    "slot": slot,
+    "waiter-without-the-right": waiter_without_the_right,
+    "worker-without-the-right": worker_without_the_right,
+}
+
+
+class Striker(threading.Thread):
+    """Strikes until it is stopped."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(daemon=True)
+        self._stage = stage
+        self._over = threading.Event()
+        self.count = 0
+        self.trouble: BaseException | None = None
+
+    def run(self) -> None:
+        while self._stage.every and not self._over.wait(self._stage.every):
+            try:
+                self._stage.strike()
+            except BaseException as error:
+                self.trouble = error
+                return
+            self.count += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        began = time.monotonic()
+        self.join(120)
+        assert not self.is_alive(), f"a fault lasts for {time.monotonic() - began:.0f} s"
+        if self.trouble is not None:
+            raise self.trouble

@@ -1,0 +1,23 @@
+"""No wait is lost, whatever goes wrong: scripts/prove/waits in short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.servers import engines
+from tests.rigs.waits.__main__ import prove
+from tests.rigs.waits.stages import ALONE, STAGES
+
+JOBS = 1_000
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", [name for name in STAGES if name != ALONE])
+def test_no_wait_is_lost(name: str, tmp_path: Path) -> None:
+    """How soon they end is not judged beside other tests."""
+    found, short = prove(name, engines()[0], tmp_path, JOBS)
+
+    assert [] == list(short), found.line(name)
+    assert found.asked >= JOBS
