@@ -162,10 +162,11 @@ class FakeConnections(Connections):
 class _FakeWaiter(Waiter):
     """Looks at once, in the thread that waits."""
 
-    def begin(self, wait: Wait) -> None:
-        """End the wait with what the job's state is now."""
-        found = self._client.run(self._client.calls.endings.look(wait.queue, [wait.id]))
-        wait.end(found.get(wait.id, Nothing.ALIVE))
+    def begin(self, *waits: Wait) -> None:
+        """End each wait with what its job's state is now."""
+        for wait in waits:
+            found = self._client.run(self._client.calls.endings.look(wait.queue, [wait.id]))
+            wait.end(found.get(wait.id, Nothing.ALIVE))
 
 
 class _FakeLine(Line):

@@ -6,14 +6,15 @@ gives the keys their names and lets each include that keeps something during a c
 
 An include stands in a block of its own. What others take from it, by their ``Uses``, is visible after it, and nothing
 else of it. Lua allows a function 200 locals and 60 names from outside; so the keys and arguments stand outside of
-``library``, and all else in it, an include or a constant that only one include uses inside of that one's block.
+``library``, and all else in it; an include that only one include uses inside of that one's block, and a constant inside
+of the blocks that mention it.
 
 It raises HeaderError when a script uses an include whose keys it does not declare, or a name that is not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -170,7 +171,7 @@ def _blocks(
     script: Source, includes: Mapping[str, Source], known: Mapping[str, str]
 ) -> tuple[list[str], frozenset[str], frozenset[str]]:
     """The includes' text, without functions that the script does without: EVALSHA makes each function in each call; the
-    words of it all; and which of the ``known`` constants stand in the block of the only include that mentions them."""
+    words of it all; and which of the ``known`` constants stand in the blocks of the includes that mention them."""
     taken = _names_taken(script, includes)
     needed: dict[str, tuple[list[Part], list[str]]] = {}
     needed_by_includes: set[str] = set()
@@ -186,21 +187,36 @@ def _blocks(
     for user in (*includes.values(), script):
         for name in user.header.uses:
             users[name].append(user.header.name)
+    only = {name: by[0] for name, by in users.items() if len(by) == 1 and by[0] in needed}
     mentions: dict[str, list[str]] = {}
     for name, (parts, _) in needed.items():
         for word in known.keys() & frozenset[str]().union(*(part.words for part in parts)):
             mentions.setdefault(word, []).append(name)
     placed = {
-        word: by[0] for word, by in mentions.items() if len(by) == 1 and word not in script.words
+        word: by
+        for word, by in mentions.items()
+        # A number or a text costs each block that has it next to nothing; a table is made once.
+        if word not in script.words and (len(by) == 1 or "{" not in known[word])
     }
     blocks: list[str] = []
     inside: dict[str, list[str]] = {name: [] for name in needed}
     for name, (parts, wanted) in reversed(needed.items()):
-        own = [line for word, line in known.items() if placed.get(word) == name]
+        around = set(_around(name, only))
+        own = [
+            line
+            for word, line in known.items()
+            if name in placed.get(word, ()) and not around.intersection(placed[word])
+        ]
         block = _block(includes[name], parts, wanted, [*own, *inside[name]])
-        only = users[name][0] if len(users[name]) == 1 else ""
-        inside.get(only, blocks).append(block)
+        inside.get(only.get(name, ""), blocks).append(block)
     return blocks, frozenset(needed_by_includes), frozenset(placed)
+
+
+def _around(name: str, only: Mapping[str, str]) -> Iterator[str]:
+    """The includes in whose blocks the block of an include stands. ``only``: each one's only user."""
+    while name in only:
+        name = only[name]
+        yield name
 
 
 def _bind(parameters: str, lines: Iterable[str], blocks: Iterable[str]) -> str:

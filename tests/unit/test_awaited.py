@@ -8,7 +8,16 @@ import pytest
 
 from rq_core.errors import ServerUnavailable
 from rq_core.model.outcome import Gone
-from rq_core.protocol.awaited import GRAINS, HEARD_S, TOGETHER_MAX, UNHEARD_S, Nothing, Told, Wait, Waits
+from rq_core.protocol.awaited import (
+    GRAINS,
+    HEARD_S,
+    TOGETHER_MAX,
+    UNHEARD_S,
+    Nothing,
+    Told,
+    Wait,
+    Waits,
+)
 
 
 def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]:
