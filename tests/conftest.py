@@ -32,7 +32,7 @@ settings.register_profile("rq-core", deadline=None, print_blob=True)
 settings.load_profile("rq-core")
 
 # Python's bytecode is kept, whatever the environment says: a run starts some hundreds of processes that import the same
-# modules, and to compile them takes each of those longer than all else that it does to start.
+# modules, and each would compile them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

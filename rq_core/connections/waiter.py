@@ -75,8 +75,8 @@ class Waiter:
         self._round: _Round | None = None
         """Of the thread that takes new waits; None: there is none."""
         self._thread: threading.Thread | None = None
-        self.waits: Waits | None = None
-        """Those of the thread that began last, for tests."""
+        self._waits: Waits | None = None
+        """Those of the thread that began last."""
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
@@ -117,7 +117,7 @@ class Waiter:
 
     def _run(self, current: _Round) -> None:
         waits, listener = Waits(), Listener(self._client, self.clock)
-        self.waits = waits
+        self._waits = waits
         quiet: dict[str, float] = {}
         try:
             while self._take_new(current, waits, listener, quiet):

@@ -152,7 +152,7 @@ def _compare(result: Result, database: Database, redis_url: str, prefix: str) ->
     from rq_core.connections.client import Client
     from rq_core.model.events import OutboxId
     from sql_audit.proof.drift import compare
-    from sql_audit.proof.replay import Note
+    from sql_audit.proof.findings import Note
 
     with Client(redis_url, prefix=prefix, name="audit") as client:
         for name, found in result.queues.items():

@@ -11,8 +11,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
+from sql_audit.proof.findings import VIOLATIONS_KEPT, Violation
 from sql_audit.proof.log import Batch
-from sql_audit.proof.replay import VIOLATIONS_KEPT, Violation
 from sql_audit.proof.result import QueueResult
 from sql_audit.store.chain import FOUND, NOTHING_FOUND, Link, found_digest, genesis, rows_digest
 from sql_audit.store.copy import copy_text, event_line

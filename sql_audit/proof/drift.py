@@ -29,7 +29,7 @@ from rq_core.model.state_line import Job
 from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror.intake import fingerprint
 from sql_audit.proof import sides, told, values
-from sql_audit.proof.replay import Note, Violation
+from sql_audit.proof.findings import Note, Violation
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import describe

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from sql_audit.proof.replay import Beginning
+from sql_audit.proof.beginnings import Beginning
 from sql_audit.store.chain import Link
 from sql_audit.store.database import Database
 from sql_audit.store.rows import EventRow

@@ -19,114 +19,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
-from rq_core.model.names import HELD_TO_THE_END, read_stands
+from rq_core.model.names import read_stands
 from sql_audit.proof import values
+from sql_audit.proof.beginnings import Beginning, orphaned_by, reasons_of_next
 from sql_audit.proof.details import facts_in
 from sql_audit.proof.edits import faults
+from sql_audit.proof.findings import VIOLATIONS_KEPT, Loss, Note, Violation
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
+from sql_audit.proof.live import Record
 from sql_audit.proof.names import Names
 from sql_audit.proof.windows import Windows
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
 
-VIOLATIONS_KEPT: Final = 20
-"""How many violations of each invariant are kept; the others are counted."""
-
 CACHED_MAX: Final = 10_000
 """Distinct details of claims that are kept as read."""
-
-
-class Violation(NamedTuple):
-    """One thing that must not be, and the event that shows it."""
-
-    invariant: str
-    """Its name in the design: I2 … I8."""
-    queue: str
-    epoch: int
-    seq: int
-    ordinal: int
-    at_ms: int
-    event: str
-    job_id: str | None
-    claim: int | None
-    by: str | None
-    says: str
-
-
-class Note(NamedTuple):
-    """Why something cannot be told, from an event on."""
-
-    at: OutboxId
-    at_ms: int
-    says: str
-
-
-class Loss(NamedTuple):
-    """What Redis forgot, as an epoch's beginning tells it."""
-
-    at: OutboxId
-    """The beginning of the epoch with which it went on."""
-    at_ms: int
-    after: OutboxId
-    """The interval: whatever Redis may have had behind this entry and SQL never saw is lost, up to a
-    number that is not known."""
-    orphaned: int
-    """Events that SQL has and that are no part of the history that went on."""
-    jobs: int
-    """Live jobs that were lost, all that there were."""
-    says: str
-
-
-class Beginning(NamedTuple):
-    """How an epoch began, as its first event says."""
-
-    epoch: int
-    reason: str
-    last: OutboxId | None
-    """The last entry that Redis knew of before; None: of none."""
-
-
-class Record:
-    """A live job. ``state`` None: not told yet. None in a counter: not told yet."""
-
-    __slots__ = (
-        "claims", "due", "expires", "failures", "fence", "held", "keep", "lane", "losses", "max_attempts", "max_losses",
-        "name", "once", "priority", "stands", "state", "task", "worker",
-    )  # fmt: skip
-
-    def __init__(self, task: str | None = None, state: str | None = None) -> None:
-        self.task = task
-        self.state = state
-        self.lane: str | None = None
-        self.priority: str | None = None
-        """None: its beginning was not told, and so neither its lane nor its deadline."""
-        self.due: int | None = None
-        """When it becomes ready (Unix ms), if it is scheduled."""
-        self.name: str | None = None
-        """The name of a unique job, whether it holds it or not."""
-        self.stands = HELD_TO_THE_END
-        self.once: int | None = None
-        """Up to when its id is remembered (Unix ms); None: only while it is alive, or that was not told yet."""
-        self.keep: int | None = None
-        """How long its result is kept (ms); None: it is not, or that was not told yet."""
-        self.claims: int | None = None
-        self.expires: int | None = None
-        """Its deadline (Unix ms); None: it has none, or that was not told yet."""
-        self.failures: int | None = None
-        self.losses: int | None = None
-        self.max_attempts: int | None = None
-        self.max_losses: int | None = None
-        self.fence: str | None = None
-        self.worker: str | None = None
-        """Who holds its claim in force."""
-        self.held: tuple[str, ...] | None = None
-        """What its claim in force holds; None: it has none."""
 
 
 _READY: Final = str(State.READY)
@@ -187,12 +99,12 @@ class Replay:
         """Whether jobs may be alive that the log has not told of yet."""
         self._recorded = {at: set(kinds) for at, kinds in (recorded or {}).items()}
         self._told_by_mirror = orphaned is not None
-        self._orphaned = list(_orphaned(beginnings) if orphaned is None else orphaned)
+        self._orphaned = list(orphaned_by(beginnings) if orphaned is None else orphaned)
         self._survivors = {before.epoch: after for after, before in self._orphaned}
         self._passed = dict(passed or {})
         self._forgotten = 0
         """Orphans since the last event that is none."""
-        self._reasons = _reasons_of_next(
+        self._reasons = reasons_of_next(
             [b for b in beginnings if not self._lies_in_orphaned(OutboxId(b.epoch, 0))]
         )
         self._cut = pruned_to
@@ -730,21 +642,3 @@ def _whose(facts: Mapping[str, Any]) -> str:
 
 def _facts(row: EventRow) -> Mapping[str, Any]:
     return facts_in(row[10])
-
-
-def _reasons_of_next(beginnings: Sequence[Beginning]) -> dict[int, str]:
-    """Why the epoch after each one began."""
-    pairs = pairwise(beginnings)
-    return {before.epoch: after.reason for before, after in pairs}
-
-
-def _orphaned(beginnings: Sequence[Beginning]) -> list[tuple[OutboxId, OutboxId]]:
-    """What later epochs say that Redis forgot, in order: after the first number, before the second."""
-    found: list[tuple[OutboxId, OutboxId]] = []
-    for beginning in reversed(beginnings):
-        start = OutboxId(beginning.epoch, 0)
-        if beginning.last is None or any(low < start < high for low, high in found):
-            continue
-        if beginning.last < start:
-            found.append((beginning.last, start))
-    return found[::-1]

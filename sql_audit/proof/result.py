@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from sql_audit.proof.replay import Loss, Note, Violation
+from sql_audit.proof.findings import Loss, Note, Violation
 from sql_audit.times import readable
 
 

@@ -22,8 +22,9 @@ from sqlalchemy import Connection, text
 from rq_core.model.events import OutboxId
 from sql_audit.proof.batches import BatchProof
 from sql_audit.proof.epochs import EpochProof
+from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.log import LAST_PRUNE, Log, beginnings, kept_rows
-from sql_audit.proof.replay import Note, Replay, Violation
+from sql_audit.proof.replay import Replay
 from sql_audit.proof.result import Pruned, QueueResult, Result
 from sql_audit.proof.rows import RowProof
 from sql_audit.store import minutes, orphans

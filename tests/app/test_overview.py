@@ -1,7 +1,5 @@
 """One look at all queues: true where it says so, and as cheap for a million jobs as for one."""
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,14 +7,11 @@ import pytest
 
 from rq_core.connections.client import Client
 from rq_core.connections.wire import PoolWire
-from rq_core.errors import ServerUnavailable
-from rq_core.metrics.shared import Shared, SharedOverview
 from rq_core.model.limits import Limit
 from rq_core.protocol import overview
 from rq_core.protocol.overview import COMMANDS_MAX, SCOPES_MAX, QueueOverview
 from rq_core.protocol.plan import Patience, Unsent
 from tests.kit.seed import Seed
-from tests.kit.servers import free_port
 
 MINUTE_MS = 60_000
 
@@ -400,71 +395,3 @@ def test_a_look_takes_four_round_trips_and_as_many_commands_whatever_waits(
     assert sum(map(len, rest)) <= COMMANDS_MAX * len(queues)
     # Facts, limits and the jobs that are looked at; never what grows with jobs or lanes.
     assert wire.most <= 100
-
-
-def test_fifty_viewers_cost_what_one_does(redis_url: str) -> None:
-    wire, clock = CountingWire(redis_url), [0.0]
-    with Seed(redis_url, real_clock=True) as seed:
-        seed.enqueue("a")
-    with Client(redis_url, wire=wire) as client:
-        shared = SharedOverview(client, clock=lambda: clock[0])
-        viewers = [threading.Thread(target=shared.get) for _ in range(50)]
-        for viewer in viewers:
-            viewer.start()
-        for viewer in viewers:
-            viewer.join(10)
-        for_all = len(wire.sent)
-        clock[0] = 1.0
-        shared.get()
-
-    assert (for_all, len(wire.sent)) == (4, 8)
-
-
-def test_an_outage_is_shared_too() -> None:
-    asked: list[float] = []
-
-    def clock() -> float:
-        asked.append(0.0)
-        return 0.0
-
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    with Client(url, patience=Patience(unsent=0.0)) as client:
-        shared = SharedOverview(client, clock=clock)
-        with pytest.raises(ServerUnavailable) as first:
-            shared.get()
-        with pytest.raises(ServerUnavailable) as second:
-            shared.get()
-
-    assert first.value is second.value
-
-
-def test_a_viewer_of_a_look_that_hangs_waits_no_longer_than_it_may_take() -> None:
-    goes_on = threading.Event()
-    shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=1.0)
-    with pytest.raises(ServerUnavailable):
-        shared.get()
-
-    began = time.monotonic()
-    with pytest.raises(ServerUnavailable):
-        shared.get()
-    took_s = time.monotonic() - began
-    goes_on.set()
-    shared.close()
-
-    assert took_s < 0.8
-
-
-def test_a_look_that_could_not_begin_is_begun_by_the_next_viewer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shared = Shared(lambda: 7, lambda: ServerUnavailable(url="", why="late"))
-
-    def no_more_threads(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as machine:
-        machine.setattr(threading.Thread, "start", no_more_threads)
-        with pytest.raises(RuntimeError):
-            shared.get()
-
-    assert shared.get() == 7

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rq_core import App, InvalidOption, ServerError, ServerUnsuitable
+from rq_core import App, Gone, InvalidOption, ServerError, ServerUnsuitable
 from rq_core.cli.root import root
 from rq_core.connections import other_protocol
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
+from rq_core.protocol import awaited
 from rq_core.protocol.plan import Patience
 from tests.conftest import ENGINES
 from tests.kit import certificates, crew
@@ -24,6 +25,7 @@ from tests.kit.certificates import Certificates
 from tests.kit.sentinels import SERVICE, SentinelProcess
 from tests.kit.servers import Engine, RedisServer, free_port
 from tests.kit.wait import wait_until
+from tests.kit.waits import in_thread
 
 # The wheel's Valkey is built without TLS.
 pytestmark = pytest.mark.parametrize(
@@ -77,6 +79,20 @@ async def test_a_client_enqueues_by_tls_from_sync_and_async_code(
         assert app.client.wait_outbox({"mail": "0-0"}, 1) == {"mail"}
     finally:
         await app.aclose()
+
+
+def test_waits_are_told_of_ends_by_tls(
+    port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaited, "HEARD_S", (3600.0,))
+    with App(url_of(port, files)) as app:
+        task = app.task(queue="mail")(_nothing)
+        for _ in range(3):
+            handle = task.enqueue()
+            waiting = in_thread(handle, app)
+            handle.cancel()
+
+            assert Gone(handle.id) == waiting.result(20)
 
 
 def _nothing() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from rq_core.model.events import OutboxId
 from rq_core.model.names import digest_of
-from sql_audit.proof.replay import Beginning, Replay, Violation
+from sql_audit.proof.beginnings import Beginning
+from sql_audit.proof.findings import Violation
+from sql_audit.proof.replay import Replay
 from tests.kit.story import MemoryWriter, Story
 
 

@@ -1,7 +1,7 @@
 """Quiet for tests that hold the machine to a time: while one runs, the other processes of the run wait.
 
-A test that is marked ``alone`` measures workers, or loads the machine with many of them. Beside two others it would
-measure those. Its bounds are promises, so it is not they that give way.
+A test that is marked ``alone`` measures how long something takes. Beside two others it would measure those. Its bounds
+are promises, so it is not they that give way.
 """
 
 import contextlib

@@ -281,3 +281,17 @@ def test_waiting_looks_once_since_jobs_run_when_the_test_drains() -> None:
 
     assert isinstance(outcome, Failed)
     assert JobError("ConnectionError", "mail server is away") == outcome.error
+
+
+def test_many_jobs_are_waited_for_at_once() -> None:
+    app = App()
+
+    @app.task(queue="q")
+    def note(x: int) -> None: ...
+
+    with testing.fake(app) as fake:
+        handles = [note.with_options(keep_result=True).enqueue(x) for x in range(3)]
+        fake.drain()
+        ended = list(app.as_completed(handles, timeout=1))
+
+    assert {handle.id for handle in handles} == {handle.id for handle in ended}

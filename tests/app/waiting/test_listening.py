@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis
 
 from rq_core import (
     App,
@@ -17,18 +18,21 @@ from rq_core import (
     Failed,
     Gone,
     JobHandle,
-    Outcome,
     Replaced,
     Succeeded,
     Unique,
+    WaitTimeout,
 )
+from rq_core.connections.hearing import HearingLine
 from rq_core.model.keys import queue_keys
 from rq_core.protocol import awaited, claims
 from rq_core.protocol.audit import take_out
 from tests.app.conftest import As
 from tests.app.waiting.conftest import QUEUE, fail, note, succeed, take
+from tests.kit.proxy import Mode, Proxy
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
+from tests.kit.waits import FOREVER_S, in_thread, listens
 
 LONG_S = 20.0
 CHANNEL = queue_keys(QUEUE).channel
@@ -49,33 +53,6 @@ def listeners(control: Any) -> int:
     """How many connections listen to the queue."""
     count: int = control.execute_command("PUBSUB", "SHARDNUMSUB", CHANNEL)[1]
     return count
-
-
-def in_thread(handle: JobHandle[Any], app: App) -> Future[Outcome[Any]]:
-    """The outcome of a wait in another thread, which listens by now and has found the job alive."""
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(handle.wait, LONG_S)
-    pool.shutdown(wait=False)
-    listens(app)
-    return future
-
-
-def listens(app: App) -> None:
-    """Wait until all that wait have been looked at, and hear."""
-    seen: list[int] = []
-    connections = app.connections
-
-    def all_hear() -> bool:
-        seen[:] = [_heard(connections.waiter)]
-        return bool(seen[0])
-
-    wait_until(all_hear, "the waits hear")
-
-
-def _heard(waiter: Any) -> bool:
-    waits = waiter.waits
-    found = waits.all() if waits is not None else []
-    return bool(found) and all(wait.hearing is not None for wait in found)
 
 
 def succeeds(app: App, handle: JobHandle[Any]) -> None:
@@ -183,8 +160,8 @@ def test_a_thousand_waits_share_one_connection_and_leave_no_subscription(
 
     thread = threading.Thread(target=end_all)
     thread.start()
-    ended = list(app.as_completed(handles, LONG_S))
-    thread.join()
+    ended = list(app.as_completed(handles, FOREVER_S))
+    thread.join(LONG_S)
 
     assert {h.id for h in handles} == {h.id for h in ended}
     assert [(1, 2)] == seen  # the app's own connection, and the waiter's
@@ -283,7 +260,7 @@ def test_waits_for_several_queues_listen_to_each(app: App, control: Any) -> None
     found: list[JobHandle[Any]] = []
 
     def collect() -> None:
-        found.extend(app.as_completed(handles, LONG_S))
+        found.extend(app.as_completed(handles, FOREVER_S))
 
     thread = threading.Thread(target=collect)
     thread.start()
@@ -291,6 +268,36 @@ def test_waits_for_several_queues_listen_to_each(app: App, control: Any) -> None
     handles[1].cancel()
     wait_until(lambda: len(found) == 1, "the other queue's job has ended")
     dies(app, handles[0])
-    thread.join()
+    thread.join(LONG_S)
 
     assert [handles[1], handles[0]] == found
+
+
+def test_a_connection_that_died_in_silence_is_given_up(redis_server: RedisServer, app: App) -> None:
+    """The network forgets it: no message, no answer and no end comes on it. The next look finds that."""
+    with Proxy(redis_server.port) as proxy, App(proxy.url) as far:
+        far.task(queue=QUEUE)(note)
+        handle = far.tasks["note"].enqueue(1)
+        waiting = in_thread(handle, far)
+        with proxy.doing(Mode.BLACK_HOLE):
+            dies(app, handle)
+
+        assert Failed is type(waiting.result(LONG_S))
+
+
+@pytest.mark.usefixtures("rare")
+def test_a_server_that_does_not_speak_resp3_is_looked_at(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a proxy that knows RESP2 alone."""
+
+    def connect(line: HearingLine, within: float | None = None) -> None:
+        raise redis.ConnectionError("it does not speak RESP3: NOPROTO unsupported protocol version")
+
+    monkeypatch.setattr(HearingLine, "connect", connect)
+    handle = app.tasks["note"].enqueue(1)
+    with pytest.raises(WaitTimeout):
+        handle.wait(0.2)
+    dies(app, handle)
+
+    assert Failed is type(handle.wait(LONG_S))

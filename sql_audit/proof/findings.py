@@ -1,0 +1,51 @@
+"""What a proof finds: what must not be, what cannot be told, and what Redis forgot."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from rq_core.model.events import OutboxId
+
+VIOLATIONS_KEPT: Final = 20
+"""How many violations of each invariant are kept; the others are counted."""
+
+
+class Violation(NamedTuple):
+    """One thing that must not be, and the event that shows it."""
+
+    invariant: str
+    """Its name in the design: I2 … I8."""
+    queue: str
+    epoch: int
+    seq: int
+    ordinal: int
+    at_ms: int
+    event: str
+    job_id: str | None
+    claim: int | None
+    by: str | None
+    says: str
+
+
+class Note(NamedTuple):
+    """Why something cannot be told, from an event on."""
+
+    at: OutboxId
+    at_ms: int
+    says: str
+
+
+class Loss(NamedTuple):
+    """What Redis forgot, as an epoch's beginning tells it."""
+
+    at: OutboxId
+    """The beginning of the epoch with which it went on."""
+    at_ms: int
+    after: OutboxId
+    """The interval: whatever Redis may have had behind this entry and SQL never saw is lost, up to a
+    number that is not known."""
+    orphaned: int
+    """Events that SQL has and that are no part of the history that went on."""
+    jobs: int
+    """Live jobs that were lost, all that there were."""
+    says: str

@@ -1,0 +1,33 @@
+"""Waits in threads, which are told of the ends of their jobs."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from rq_core import App, JobHandle, Outcome
+from tests.kit.wait import wait_until
+
+FOREVER_S: Final = 600.0
+"""The look at the end of a wait's time must find nothing before its test has failed."""
+
+
+def in_thread(handle: JobHandle[Any], app: App) -> Future[Outcome[Any]]:
+    """The outcome of a wait in another thread, which listens by now and has found the job alive."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(handle.wait, FOREVER_S)
+    pool.shutdown(wait=False)
+    listens(app)
+    return future
+
+
+def listens(app: App) -> None:
+    """Wait until all that wait have been looked at, and hear."""
+    waiter: Any = app.connections.waiter
+
+    def all_hear() -> bool:
+        waits = waiter._waits
+        found = waits.all() if waits is not None else []
+        return bool(found) and all(wait.hearing is not None for wait in found)
+
+    wait_until(all_hear, "the waits hear")

@@ -1,0 +1,117 @@
+"""A queue that uses no feature gets the calls that it would get if there were none, byte for byte."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import hiredis
+import pytest
+
+from rq_core.model.keys import queue_keys
+from rq_core.scripts.script import Script
+from tests.kit.clock import timed
+from tests.kit.seed import WORKER, Seed
+from tests.kit.wires import LossyWire
+
+PLAIN = "plain"
+OF_A_LIFE = ("enqueue", "claim", "turn", "complete")
+
+
+def packed(command: Sequence[Any]) -> bytes:
+    """What goes over the wire."""
+    return bytes(hiredis.pack_command(tuple(command)))
+
+
+def script_of(command: Sequence[Any]) -> Script:
+    (found,) = (timed(name) for name in OF_A_LIFE if timed(name).function == command[1])
+    return found
+
+
+def live(seed: Seed, wire: LossyWire, batch: str) -> list[Sequence[Any]]:
+    """Let five jobs be enqueued, claimed, reported in a turn and reported at the end. Returns the calls."""
+    wire.sent.clear()
+    seed.enqueue(f"{batch}-1")
+    seed.enqueue(*(f"{batch}-{n}" for n in range(2, 6)))
+    held = seed.claim(1).jobs
+    held = seed.turn(*held, limit=4).jobs
+    seed.complete(*held)
+    return wire.calls
+
+
+def use_all(seed: Seed, wire: LossyWire) -> list[Sequence[Any]]:
+    """Use names, remembered ids, kept results, deadlines, delays, priorities and a cap in another queue."""
+    other = seed.of("other")
+    wire.sent.clear()
+    other.cap("task=t", 5)
+    other.enqueue(other.job("named", name="t/a=1"), other.job("low", priority="low", delay_ms=10))
+    other.enqueue(other.job("once", remember_ms=60_000), other.job("late", expires_in_ms=60_000))
+    other.enqueue(other.job("kept", keep_ms=60_000), other.job("capped", scopes=["task=t"]))
+    other.turn(*other.claim().jobs, values={1: "1"})
+    return [call for call in wire.calls if "rqc:{other}:meta" in call]
+
+
+@contextmanager
+def recorded(url: str) -> Iterator[tuple[Seed, LossyWire]]:
+    wire = LossyWire(url)
+    with Seed(url, PLAIN, wire=wire) as seed:  # type: ignore[arg-type]
+        yield seed, wire
+
+
+def of_life(calls: Sequence[Sequence[Any]]) -> bytes:
+    """The bytes of the calls. Left out: the count at the end of a slot's name (clients make slots by turns), and calls
+    that were sent again because the server had to learn the function."""
+    found: list[bytes] = []
+    for call in calls:
+        at = 3 + int(call[2])
+        sent = packed([*call[:at], str(call[at]).rpartition(".")[0], *call[at + 1 :]])
+        if call[1] in {timed(name).function for name in OF_A_LIFE} and sent not in found[-1:]:
+            found.append(sent)
+    assert len(found) == len(OF_A_LIFE) + 1
+    return b"".join(found)
+
+
+def test_no_byte_of_a_plain_queues_calls_comes_from_the_features_of_another(
+    valkey_url: str,
+) -> None:
+    with recorded(valkey_url) as (alone, wire):
+        expected = of_life(live(alone, wire, "job"))
+        alone.control.flushall()
+    with recorded(valkey_url) as (beside, wire):
+        others = use_all(beside, wire)
+        found = of_life(live(beside, wire, "job"))
+
+    turn = next(call for call in others if call[1] == timed("turn").function)
+    assert turn[2] == len(timed("turn").all_keys), "the other queue's calls carry the keys"
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", OF_A_LIFE)
+def test_a_plain_queues_call_is_its_keys_its_arguments_and_its_records(
+    valkey_url: str, name: str
+) -> None:
+    """What is expected is said by the header's Keys, Args and Each, and by nothing under With and Tail."""
+    with recorded(valkey_url) as (seed, wire):
+        live(seed, wire, "first")
+        calls = [call for call in live(seed, wire, "job") if script_of(call).name == name]
+
+    made, keys = timed(name), queue_keys(PLAIN)
+    records = {"enqueue": [1, 4], "claim": [0], "turn": [1], "complete": [4]}[name]
+    assert len(calls) == len(records)
+    for call, count in zip(calls, records, strict=True):
+        behind = 3 + len(made.keys)
+        head = ["FCALL", made.function, len(made.keys), *map(keys, made.keys)]
+        assert packed(call[:behind]) == packed(head)
+        assert len(call) == behind + len(made.args) + count * len(made.each)
+        assert not {keys(key) for key in made.on_demand} & set(map(str, call))
+        args = dict(zip(made.args, call[behind:], strict=False))
+        assert args.get("worker", WORKER) == WORKER
+        if name == "enqueue":
+            (kind,) = json.loads(args["kinds"])
+            assert kind == [2, 0, "task=t", '"t","normal",3,3,"', ""]
+            fields = list(
+                zip(*[iter(call[behind + len(made.args) :])] * len(made.each), strict=True)
+            )
+            digests = {len(digest) for _, _, digest, _, _ in fields}
+            assert [(kind, lane) for _, kind, _, lane, _ in fields] == [("1", "")] * count
+            assert digests == {32}, "no name and nothing to compare by stands behind a digest"

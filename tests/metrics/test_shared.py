@@ -1,0 +1,82 @@
+"""One look is shared by all who watch, and so is what goes wrong with it."""
+
+import threading
+import time
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.errors import ServerUnavailable
+from rq_core.metrics.shared import Shared, SharedOverview
+from rq_core.protocol.plan import Patience
+from tests.kit.seed import Seed
+from tests.kit.servers import free_port
+from tests.kit.wires import LossyWire
+
+
+def test_fifty_viewers_cost_what_one_does(valkey_url: str) -> None:
+    wire, clock = LossyWire(valkey_url), [0.0]
+    with Seed(valkey_url, real_clock=True) as seed:
+        seed.enqueue("a")
+    with Client(valkey_url, wire=wire) as client:
+        shared = SharedOverview(client, clock=lambda: clock[0])
+        viewers = [threading.Thread(target=shared.get) for _ in range(50)]
+        for viewer in viewers:
+            viewer.start()
+        for viewer in viewers:
+            viewer.join(10)
+        for_all = len(wire.sent)
+        clock[0] = 1.0
+        shared.get()
+
+    assert (for_all, len(wire.sent)) == (4, 8)
+
+
+def test_an_outage_is_shared_too() -> None:
+    asked: list[float] = []
+
+    def clock() -> float:
+        asked.append(0.0)
+        return 0.0
+
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    with Client(url, patience=Patience(unsent=0.0)) as client:
+        shared = SharedOverview(client, clock=clock)
+        with pytest.raises(ServerUnavailable) as first:
+            shared.get()
+        with pytest.raises(ServerUnavailable) as second:
+            shared.get()
+
+    assert first.value is second.value
+
+
+def test_a_viewer_of_a_look_that_hangs_waits_no_longer_than_it_may_take() -> None:
+    goes_on = threading.Event()
+    shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=1.0)
+    with pytest.raises(ServerUnavailable):
+        shared.get()
+
+    began = time.monotonic()
+    with pytest.raises(ServerUnavailable):
+        shared.get()
+    took_s = time.monotonic() - began
+    goes_on.set()
+    shared.close()
+
+    assert took_s < 0.8
+
+
+def test_a_look_that_could_not_begin_is_begun_by_the_next_viewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared(lambda: 7, lambda: ServerUnavailable(url="", why="late"))
+
+    def no_more_threads(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", no_more_threads)
+        with pytest.raises(RuntimeError):
+            shared.get()
+
+    assert shared.get() == 7
