@@ -89,9 +89,7 @@ def _notes(found: QueueOverview) -> str:
     full = [f"full: {each.scope}" for each in found.full_scopes]
     known = [f"{counted(found.remembered, 'id')} remembered"] if found.remembered else []
     if found.kept_bytes and known:
-        known = [
-            f"{found.remembered:,} results kept or ids remembered ({found.kept_bytes:,} bytes of results)"
-        ]
+        known = [f"{known[0]} or with a result ({found.kept_bytes:,} bytes of results)"]
     if found.remembered_ratio >= 1:
         known = [f"{known[0]}: no more fit, and new jobs of that kind are refused"]
     evicted = [f"{counted(found.evicted, 'result')} evicted"] if found.evicted else []

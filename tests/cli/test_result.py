@@ -98,7 +98,7 @@ def test_queues_counts_what_is_kept_and_what_was_evicted(cli: CommandLine, clien
     enqueue(client, "a")
     succeed(client, '"' + "x" * 1_000 + '"')
     (before,) = cli.json("queues")
-    assert f"1 results kept or ids remembered ({before['kept_bytes']:,} bytes" in cli.ok("queues")
+    assert f"1 id remembered or with a result ({before['kept_bytes']:,} bytes" in cli.ok("queues")
     cli.ok("set", "mail", f"kept-max-bytes={before['kept_bytes']}")
     enqueue(client, "b", keep_ms=120_000)
     succeed(client, '"' + "y" * 500 + '"')
@@ -106,5 +106,5 @@ def test_queues_counts_what_is_kept_and_what_was_evicted(cli: CommandLine, clien
 
     assert (0, 1) == (before["evicted"], after["evicted"])
     assert after["kept_bytes"] <= before["kept_bytes"]
-    assert "1 results evicted" in cli.ok("queues")
+    assert "1 result evicted" in cli.ok("queues")
     assert "not there: evicted" in cli.ok("job", "a")
