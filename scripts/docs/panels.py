@@ -179,6 +179,17 @@ ROWS: Final = (
         ),
     ),
     (
+        "Kept results",
+        (
+            Panel("Kept results", "bytes", _by_queue(f"rqc_kept_results_bytes{_Q}")),
+            Panel(
+                "Kept results, share of their bound", "percentunit", _by_queue(f"rqc_kept_results_ratio{_Q}"),
+                "at 100 % those nearest their end lose their values",
+            ),
+            Panel("Evicted results", "ops", _by_queue(f"rate(rqc_kept_results_evicted_total{_Q}[5m])")),
+        ),
+    ),
+    (
         "Redis",
         (
             Panel(
