@@ -79,8 +79,10 @@ def print_table(
     empty: str,
     whole: Collection[str] = (),
     drop: Sequence[str] = (),
+    right: Collection[str] = (),
 ) -> None:
-    """Print rows under their heads; numbers to the right. ``empty`` is said when there are none.
+    """Print rows under their heads; numbers, and the columns named in ``right``, to the right. ``empty`` is said when
+    there are none.
 
     On a narrow terminal the columns named in ``drop`` are left out, in this order, until no word of the others is
     broken, and a line names them: only for commands with --json, which prints all. Those named in ``whole`` are never
@@ -100,7 +102,7 @@ def print_table(
                 fit(f"{row[at]:,}" if isinstance(row[at], int) else row[at], FIELD_MAX)
                 for row in found
             ],
-            right=all(isinstance(row[at], int) for row in found),
+            right=title in right or all(isinstance(row[at], int) for row in found),
             whole=title in whole,
         )
         for at, title in enumerate(head)

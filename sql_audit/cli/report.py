@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from rq_core.cli.options import LIST_MAX, json_option, queue_option
-from rq_core.cli.text import FIELD_MAX, fit, terminal
+from rq_core.cli.text import print_table, say, terminal
 from sql_audit.cli.options import Moment, asking, audit_option, not_mirrored
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from sql_audit.queries.history import Report
 
 
@@ -64,41 +62,60 @@ def report(
     print_report(answer)
 
 
-def _cells(*words: str) -> list[Text]:
-    """Cells of a table, as text: what a job says is never read as markup."""
-    from rich.text import Text
-
-    return [Text(fit(word, FIELD_MAX)) for word in words]
+_COUNTS: Final = {
+    "jobs": "jobs", "succeeded": "succeeded", "claims": "claims", "retries": "retries", "expired": "lease_expired",
+    "rolled back": "rolled_back", "dead": "dead", "cancelled": "cancelled", "discarded": "discarded",
+}  # fmt: skip
+"""Head of a column → what it counts."""
+_TIMES: Final = {
+    "waited p50": "waited_p50_ms", "waited p95": "waited_p95_ms", "ran p50": "ran_p50_ms", "ran p95": "ran_p95_ms",
+}  # fmt: skip
+_DROPPED: Final = (
+    "discarded", "cancelled", "expired", "rolled back", "jobs/s", "waited p95", "ran p95", "retries", "claims",
+    "waited p50", "ran p50",
+)  # fmt: skip
+"""What goes first on a narrow terminal."""
 
 
 def print_report(answer: Report) -> None:
-    from rich.table import Table
-
     console = terminal()
-    table = Table(title="tasks", title_justify="left", box=None, pad_edge=False)
-    for name in ("queue", "task"):
-        table.add_column(name, no_wrap=True)
-    for name in (
-        "jobs", "succeeded", "claims", "retries", "expired", "rolled back", "dead", "cancelled",
-        "discarded", "waited p50", "p95", "ran p50", "p95", "jobs/s",
-    ):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
-    for t in answer.tasks:
-        counts = (
-            t.jobs, t.succeeded, t.claims, t.retries, t.lease_expired, t.rolled_back, t.dead,
-            t.cancelled, t.discarded,
-        )  # fmt: skip
-        times = (t.waited_p50_ms, t.waited_p95_ms, t.ran_p50_ms, t.ran_p95_ms)
-        rate = "-" if t.throughput is None else f"{t.throughput:.1f}"
-        table.add_row(*_cells(t.queue, t.task or "?"), *map(str, counts), *map(in_ms, times), rate)
-    console.print(table)
+    say("tasks")
+    print_table(
+        ("queue", "task", *_COUNTS, *_TIMES, "jobs/s"),
+        [
+            (
+                t.queue,
+                t.task or "?",
+                *(getattr(t, name) for name in _COUNTS.values()),
+                *(in_ms(getattr(t, name)) for name in _TIMES.values()),
+                "-" if t.throughput is None else f"{t.throughput:.1f}",
+            )
+            for t in answer.tasks
+        ],
+        empty="no claim ended",
+        whole=tuple(_TIMES),
+        drop=_DROPPED,
+        right=(*_TIMES, "jobs/s"),
+    )
     if answer.slowest:
-        slow = Table(title="\nslowest", title_justify="left", box=None, pad_edge=False)
-        for name in ("queue", "task", "job", "by", "ran", "waited"):
-            slow.add_column(name, no_wrap=True)
-        for job in answer.slowest:
-            words = (job.queue, job.task or "?", job.job_id, job.worker or "")
-            slow.add_row(*_cells(*words), in_ms(job.ran_ms), in_ms(job.waited_ms))
-        console.print(slow)
+        say("slowest")
+        print_table(
+            ("queue", "task", "job", "by", "ran", "waited"),
+            [
+                (
+                    j.queue,
+                    j.task or "?",
+                    j.job_id,
+                    j.worker or "",
+                    in_ms(j.ran_ms),
+                    in_ms(j.waited_ms),
+                )
+                for j in answer.slowest
+            ],
+            empty="",
+            whole=("job", "ran", "waited"),
+            drop=("by", "waited", "queue"),
+            right=("ran", "waited"),
+        )
     console.print()
     print_marks(console, answer.watermarks)

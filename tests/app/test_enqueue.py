@@ -296,7 +296,7 @@ def test_a_producer_needs_only_names(app: App, redis_url: str) -> None:
         handle = elsewhere.enqueue("notes", "note", {"n": 5}, priority="high")
 
         assert handle.state() == "ready"
-    assert claim(app) == [(handle.id, ("note", '{"n":5}', None, "", False))]
+    assert claim(app) == [(handle.id, ("note", '{"n":5}', None, "", ""))]
 
 
 async def test_a_producer_needs_only_names_async(app: App) -> None:

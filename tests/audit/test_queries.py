@@ -184,7 +184,8 @@ def test_what_jobs_say_is_no_markup(log: str) -> None:
     assert "job [red]c" in call("history", "[red]c", "--audit", log).output
 
 
-def test_report_prints_tables_or_json(log: str) -> None:
+def test_report_prints_tables_or_json(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     table = call("report", "--audit", log, "--queue", QUEUE)
     document = call("report", "--audit", log, "--json")
 
@@ -194,6 +195,20 @@ def test_report_prints_tables_or_json(log: str) -> None:
     assert "slowest" in table.output
     (task,) = json.loads(document.stdout)["tasks"]
     assert (task["task"], task["jobs"], task["succeeded"]) == ("send", 3, 2)
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_a_report_on_a_narrow_terminal_has_whole_words_and_names_what_it_leaves_out(
+    log: str, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+
+    table = call("report", "--audit", log, "--queue", QUEUE).output
+
+    assert "…" not in table
+    assert "succeeded" in table
+    assert "no room for: " in table
+    assert max(map(len, table.partition("no room")[0].splitlines())) <= int(columns)
 
 
 def test_tail_prints_lines(log: str) -> None:
