@@ -169,6 +169,19 @@ def test_fair_queues_serve_keys_in_turn(seed: Seed) -> None:
     seed.assert_consistent()
 
 
+def test_how_long_a_key_was_served_stands_in_redis_and_in_no_function_alone(seed: Seed) -> None:
+    """Else another server, or one that forgot its functions, would serve the key as if it had had nothing."""
+    seed.configure(fair=1)
+    seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(2)))
+
+    times = []
+    for _ in range(2):
+        seed.claim(1)
+        times.append(seed.control.zscore(seed.keys("fair"), "a") or 0.0)
+
+    assert 0 < times[0] < times[1]
+
+
 def test_a_lane_of_higher_priority_does_not_wait_behind_those_enqueued_before_it(
     seed: Seed,
 ) -> None:
