@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rq_core import errors
 from tests.kit.seed import LEASE_MS, NO_FENCE, Seed, events_of
 
 
@@ -136,3 +137,19 @@ def test_a_job_says_what_its_worker_must_know(seed: Seed) -> None:
         assert told == dict.fromkeys(("plain", "capped", "late"), counts)
         assert {job.id: job.lane for job in jobs} == {**lanes, "late": ""}
     assert [job.spec for job in first] == [job.spec for job in again]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_turn_that_takes_nothing_ends_no_claim_where_jobs_is_of_another_type(
+    seed: Seed, size: int
+) -> None:
+    """A job that is taken is read there, so only such a turn has to ask. Else it would stop behind its event."""
+    held = [seed.running(f"j-{n}") for n in range(size)]
+    seed.control.delete(seed.keys("jobs"))
+    seed.control.set(seed.keys("jobs"), "x")
+    before = seed.control.dump(seed.keys("outbox")), seed.control.dump(seed.keys("state"))
+
+    with pytest.raises(errors.QueueDamaged, match="wrong type"):
+        seed.turn(*held)
+
+    assert before == (seed.control.dump(seed.keys("outbox")), seed.control.dump(seed.keys("state")))
