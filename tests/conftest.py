@@ -34,6 +34,8 @@ settings.load_profile("rq-core")
 # Python's bytecode is kept, whatever the environment says: a run starts some hundreds of processes that import the same
 # modules, and each would compile them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Readline, which pytest imports, gives the processes of a run a width of 80 columns; tables are as wide as they get.
+os.environ.pop("COLUMNS", None)
 sys.dont_write_bytecode = False
 
 # redis-py reads the metadata of its package, to find its own version, at every connection.
