@@ -7,7 +7,7 @@ Keys: state jobs ready
 Meta: ties
 Later: tombstones
 Args: sweep_max
-Kept: FRESH FRESH_LINES FRESH_NAMED
+Kept: FRESH FRESH_LINES FRESH_NAMED STAYS
 Uses: state(read_line count rank) standing(waiting_line) taken(take) sweep(returning joining decided)
     batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) bare(is_bare)
 ]]
@@ -15,6 +15,8 @@ Uses: state(read_line count rank) standing(waiting_line) taken(take) sweep(retur
 local FRESH = {}     -- priority → the pattern of a value's first line…
 local FRESH_LINES = {}   -- …that of a state line that says the same…
 local FRESH_NAMED = {}   -- …and that of the line of such a job that is unique
+-- What such a line may say besides, as it is written again when the job is claimed for the first time.
+local STAYS = {attempts = true, losses = true, unique = true, once = true, call = true, keep = true}
 
 local lengths_by     -- by priority: entries of the lists
 local given = {}     -- ids that were given out from a list
@@ -46,17 +48,53 @@ local function reset()
   next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
 end
 
---- How the value of a job of this priority begins, or how its state line looks, if it was never claimed, the way nearly all
---- do. What stands before its place in line goes into the line of its claim as it is. The value is not taken apart: Lua looks
---- at each byte of each text that is made, and its arguments may be long.
-local function fresh_line(priority)
+--- How the value of a job begins, or how its state line looks, if it was never claimed, the way nearly all do. What stands before its
+--- place in line goes into the line of its claim as it is. The value is not taken apart: Lua looks at each byte of each text that is
+--- made, and its arguments may be long.
+local function make_patterns()
   for name, at in pairs(PRIORITY_RANK) do
     local said = name == DEFAULT_PRIORITY and '' or ' priority=' .. name
     FRESH[at] = '^(task=%S+' .. said .. ') seq=(%d+) since=%d+\n'
     FRESH_LINES[at] = '^ready (task=%S+' .. said .. ') seq=(%d+) since=%d+$'
     FRESH_NAMED[at] = '^ready (task=%S+' .. said .. ' unique=%S+) seq=(%d+) since=%d+$'
   end
-  return FRESH[priority]
+end
+
+--- What a job's line says, or the first line of its value, if it has none, before its place in line, and that place; nil unless it is
+--- a job of this priority that was never claimed, and in no lane.
+local function fresh_of(priority, line, spec)
+  local head, seq
+  if line then
+    head, seq = line:match(FRESH_LINES[priority])
+    if not head and facts.ties then
+      head, seq = line:match(FRESH_NAMED[priority])
+    end
+  else
+    head, seq = spec:match(FRESH[priority])
+  end
+  if head then
+    return head, seq
+  end
+  if line then
+    head, seq = line:match('^ready (task=%S+.-) seq=(%d+) since=%d+$')
+  else
+    head, seq = spec:match('^(task=%S+[^\n]-) seq=(%d+) since=%d+\n')
+  end
+  if not head then
+    return nil
+  end
+  local said = DEFAULT_PRIORITY
+  for name, value in head:gmatch(' (%l+)=(%S+)') do
+    if name == 'priority' then
+      said = value
+    elseif not STAYS[name] then
+      return nil
+    end
+  end
+  if PRIORITY_RANK[said] ~= priority then
+    return nil
+  end
+  return head, seq
 end
 
 local function by_age(a, b)
@@ -71,6 +109,9 @@ end
 --- Begin with a priority. False if it has no plain jobs.
 local function open_source(priority)
   next_kind = nil
+  if not FRESH[priority] then
+    make_patterns()
+  end
   local length, back, new = lengths_by[priority], returning[priority], joining[priority]
   if length == 0 and not back and not new then
     source = nil
@@ -115,15 +156,7 @@ local function read_entry(most)
   end
   local priority = source.priority
   next_job, next_head, next_seq = nil, nil, nil
-  local fresh = FRESH[priority] or fresh_line(priority)
-  if line then
-    next_head, next_seq = line:match(FRESH_LINES[priority])
-    if not next_head and facts.ties then
-      next_head, next_seq = line:match(FRESH_NAMED[priority])
-    end
-  else
-    next_head, next_seq = spec:match(fresh)
-  end
+  next_head, next_seq = fresh_of(priority, line, spec)
   if not next_head then
     next_job = read_line(line or waiting_line(spec))
     if not next_job or next_job.state ~= 'ready' or next_job.lane or rank(next_job) ~= priority then
@@ -187,11 +220,11 @@ end
 --- Take the plain job that was found, and those behind it on the page as long as they were never claimed either. Only while
 --- nothing else can come first, since nothing else is looked at.
 local function take_run()
-  local pattern, pattern_of_line, at = FRESH[source.priority], FRESH_LINES[source.priority], entry
+  local priority, at = source.priority, entry
   local id, spec, head, seq = next_id, next_spec, next_head, next_seq
-  local usual = head                  -- most jobs of a run begin alike: that is cheaper to see than the pattern
+  local usual = head                  -- most jobs of a run begin alike: that is cheaper to see than by patterns
   local beginning = head .. ' seq='
-  local behind = #beginning + 1
+  local beginning_of_line = 'ready ' .. beginning
   repeat
     given[id] = true
     local is_last = take(id, spec, '', '', head, seq, nil)
@@ -202,15 +235,17 @@ local function take_run()
       break
     end
     local line = entry_lines[at]
-    if line then
-      head, seq = line:match(pattern_of_line)
-      if not head and facts.ties then
-        head, seq = line:match(FRESH_NAMED[source.priority])
-      end
-    elseif spec:find(beginning, 1, true) == 1 then
-      head, seq = usual, spec:match('^%d+', behind)
+    if not line then
+      seq = spec:find(beginning, 1, true) == 1 and spec:match('^%d+', #beginning + 1)
+    elseif beginning_of_line and line:find(beginning_of_line, 1, true) == 1 then
+      seq = line:match('^(%d+) since=%d+$', #beginning_of_line + 1)
     else
-      head, seq = spec:match(pattern)
+      seq, beginning_of_line = nil, nil   -- lines with names or keys are all different
+    end
+    if seq then
+      head = usual
+    else
+      head, seq = fresh_of(priority, line, spec)
     end
   until not head
   entry, entries_read, next_kind = at, entries_read + at - entry, nil

@@ -7,7 +7,7 @@ says of an id that is remembered, `stale` the same of one that no longer is, `al
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
-Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(grow keep_line memory forget_line)
+Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(shrink keep_line memory forget_line)
 ]]
 
 --- What a record's own digest is, without what its call is compared by; nil if that is invalid.
@@ -94,7 +94,7 @@ local function drop_line(id)
   local lines, marks = seldom.kept_lines or {}, seldom.kept_marks
   for at = 1, #lines, 2 do
     if lines[at] == id then
-      grow('', lines[at + 1])
+      shrink(lines[at + 1])
       for _ = 1, 2 do
         table.remove(lines, at)
         table.remove(marks, at)

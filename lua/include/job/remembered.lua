@@ -52,11 +52,16 @@ local function load_of(line)
   return bytes
 end
 
---- A line comes, and another one goes; '' is none.
-local function grow(line, other)
+--- Lines grow by so many bytes, and what they count of what is kept by so many.
+local function grow(bytes, load)
   local growth = seldom_list('growth')
-  growth[1] = (growth[1] or 0) + #line - #other
-  growth[2] = (growth[2] or 0) + load_of(line) - load_of(other)
+  growth[1] = (growth[1] or 0) + bytes
+  growth[2] = (growth[2] or 0) + load
+end
+
+--- A line goes.
+local function shrink(line)
+  grow(-#line, -load_of(line))
 end
 
 --- The call will write these keys.
@@ -69,20 +74,21 @@ local function meet_results()
   end
 end
 
---- Keep a line for an id that has none, up to this moment.
-local function keep_line(id, line, until_ms)
+--- Keep a line for an id that has none, up to this moment. `load` is what load_of says of it, if that is known.
+local function keep_line(id, line, until_ms, load)
   meet_results()
   local lines, marks = seldom_list('kept_lines'), seldom_list('kept_marks')
   lines[#lines + 1], lines[#lines + 2] = id, line
   marks[#marks + 1], marks[#marks + 2] = until_ms, id
-  grow(line, '')
+  grow(#line, load or load_of(line))
 end
 
 --- A job leaves whose id is remembered, or whose result is kept, if any of both is so. `once`, `call_digest` and `keep` are those of its
 --- line; `more` is what is said of what is kept; `value` goes into `returned`.
 local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
-  local line, until_ms = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), 0
-  if once and tonumber(once) > now then
+  local line, until_ms, load = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), 0, 0
+  local is_remembered = once and tonumber(once) > now
+  if is_remembered then
     line, until_ms = line .. ' once=' .. once .. (call_digest and ' call=' .. call_digest or ''), once
   elseif not keep then
     return
@@ -96,12 +102,16 @@ local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, mor
       until_ms = last_until
     end
     if value then
-      line = line .. ' bytes=' .. digits(#value)
+      load = #value
+      line = line .. ' bytes=' .. digits(load)
       local list = seldom_list('kept_values')
       list[#list + 1], list[#list + 2] = id, value
     end
+    if not is_remembered then
+      load = load + #line + RESULT_COST
+    end
   end
-  keep_line(id, line, until_ms)
+  keep_line(id, line, until_ms, load)
 end
 
 --- Forget an id, which has this line.
@@ -109,7 +119,7 @@ local function forget_line(id, line)
   meet_results()
   local forgotten = seldom_list('forgotten')
   forgotten[#forgotten + 1] = id
-  grow('', line)
+  shrink(line)
 end
 
 --- Forget what is over, so many ids at most. Returns whether more may be left.
@@ -133,7 +143,7 @@ local function without_value(line, why)
   if found == 0 then
     return nil
   end
-  grow(other, line)
+  grow(#other - #line, load_of(other) - load_of(line))
   return other
 end
 

@@ -1,9 +1,12 @@
 """What enqueue and claim leave in each key, read as literally as redis-cli shows it."""
 
 import json
+from typing import Any
+
+import pytest
 
 from tests.kit.consistency import assert_consistent
-from tests.kit.seed import LEASE_MS, Seed, spec
+from tests.kit.seed import LEASE_MS, WORKER, Seed, spec
 from tests.kit.snapshots import lines_of
 from tests.lua.contents.entries import T, entry
 
@@ -132,6 +135,61 @@ def test_claims_go_by_priority_and_then_by_place(seed: Seed) -> None:
     order = [seed.claim(1).jobs[0].id for _ in range(6)]
 
     assert order == ["critical-2", "critical-4", "high-3", "normal-1", "low-0", "low-5"]
+
+
+SAID: dict[str, tuple[str, dict[str, Any]]] = {
+    "attempts": (" attempts=5", {"attempts": 5}),
+    "losses": (" losses=1", {"losses": 1}),
+    "priority": (" priority=high attempts=5", {"priority": "high", "attempts": 5}),
+    "kept": (" keep=1000", {"keep_ms": 1_000}),
+    "unique": (" attempts=5 unique=t/a", {"attempts": 5, "name": "t/a"}),
+    "remembered": (f" once={T + 5_000} call=d", {"remember_ms": 5_000, "call": "=d"}),
+}
+"""What lines of jobs say besides their tasks, and by which options."""
+
+
+@pytest.mark.parametrize("first", [[], ["other"]], ids=["like", "unlike"])
+@pytest.mark.parametrize("more, options", SAID.values(), ids=SAID)
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+def test_what_a_line_says_stays_when_its_job_is_claimed(
+    seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
+) -> None:
+    """Behind others that are like it or unlike it, and when it is claimed again."""
+    seed.enqueue(*first, priority=options.get("priority", "normal"))
+    arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
+    ids = ["a", "b", "c"]
+    for job_id in ids:
+        name = {"name": f"t/{job_id}"} if "name" in options else {}
+        seed.enqueue(job_id, args_json=arguments, **{**options, **name})
+
+    claimed = seed.claim().jobs
+
+    def said(job_id: str, number: int) -> str:
+        told = more.replace("t/a", f"t/{job_id}")
+        return f"task=t{told} claim={number} fence={claimed[0].fence} by={WORKER} seq="
+
+    assert [*first, *ids] == [job.id for job in claimed]
+    for at, job_id in enumerate(ids, len(first) + 1):
+        assert str(seed.state(job_id)) == f"running {said(job_id, 1)}{at} since={T}"
+    assert_consistent(seed.snapshot())
+    seed.rollback(claimed[len(first) + 1])
+    claimed = seed.claim().jobs
+    assert [("b", 2)] == [(job.id, job.number) for job in claimed]
+    assert str(seed.state("b")) == f"running {said('b', 2)}{len(first) + 2} since={T}"
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+def test_an_old_entry_of_a_job_with_another_priority_is_passed_over(seed: Seed, long: bool) -> None:
+    """Its line says more than its task, so the pattern of the usual line does not tell its priority."""
+    arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
+    seed.enqueue("a", attempts=5, priority="high", args_json=arguments)
+    seed.cancel("a")
+    seed.enqueue("a", attempts=5, priority="low", args_json=arguments)
+    seed.enqueue("b", attempts=5)
+
+    assert ["b", "a"] == [job.id for job in seed.claim().jobs]
+    assert_consistent(seed.snapshot())
 
 
 def test_a_rolled_back_job_returns_to_its_old_place(seed: Seed) -> None:

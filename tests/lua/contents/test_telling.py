@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from rq_core.connections.client import Client
@@ -11,6 +14,7 @@ from rq_core.protocol import claims
 from tests.kit.consistency import assert_consistent
 from tests.kit.listener import Listener
 from tests.kit.seed import WORKER, Seed
+from tests.kit.servers import RedisServer
 
 
 def listens(seed: Seed) -> None:
@@ -181,3 +185,21 @@ def test_to_listen_makes_no_queue(seed: Seed) -> None:
     listens(seed)
 
     assert {} == seed.snapshot()["jobs"]
+
+
+def test_a_server_without_the_command_ends_jobs_all_the_same(
+    start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    """The call stopped half-way, behind its event."""
+    settings = tmp_path / "renamed.conf"
+    settings.write_text("rename-command SPUBLISH hidden\n")
+    with Seed(start_redis(include=str(settings)).url) as seed:
+        seed.enqueue("a", "b")
+        held = seed.claim().jobs
+        listens(seed)
+
+        refused = seed.complete(*held)
+
+        assert {} == refused
+        assert {} == seed.snapshot()["state"]
+        assert_consistent(seed.snapshot())
