@@ -232,8 +232,8 @@ class Mirror:
     # The steps.
 
     def attach(self, known: int = 0) -> None:
-        """Make the queue's cursor if there is none, and tell Redis that this database mirrors the
-        queue, and from which epoch on it must go on: the cursor's, and ``known`` or a later one.
+        """Tell Redis that this database mirrors the queue, and from which epoch on it must go on: the cursor's, and
+        ``known`` or a later one. Make the queue's cursor if there is none.
 
         Raises rq_core.errors.AuditElsewhere if another one does.
         """
@@ -241,14 +241,15 @@ class Mirror:
             audit_id: str = reader.execute(AUDIT_ID).scalar_one()
             chain_id: str = reader.execute(CHAIN_ID).scalar_one()
             row = reader.execute(CURSOR, {"queue": self.queue}).one_or_none()
+        epoch = 0 if row is None or row.epoch is None else row.epoch
+        # First, so that a database that the queue is refused to keeps no cursor of it.
+        self.source.attach(self.queue, audit_id, max(known, epoch))
         if row is None:
             first = {"queue": self.queue, "head": genesis(chain_id, self.queue)}
             with self.database.writing(wait=True) as connection:
                 assert connection is not None
                 connection.execute(CREATE_CURSOR[self.database.dialect], first)
                 connection.commit()
-        epoch = 0 if row is None or row.epoch is None else row.epoch
-        self.source.attach(self.queue, audit_id, max(known, epoch))
         self._audit_id, self._attached_in = audit_id, epoch
         self._done("attached")
 

@@ -113,9 +113,10 @@ class Database:
         self.dialect = self.address.get_backend_name()
         self.on_statement: Callable[[str], None] | None = None
         """Called with every statement, COPY included; for tests that count."""
-        self._readers: Engine | None = None
         try:
             self.engine = self._make_engine(writer=True)
+            self.readers = self._make_engine(writer=False)
+            """Its connections only read."""
         except ModuleNotFoundError:
             raise AuditUnavailable(
                 url=self.url, why='no driver is installed: pip install "rq-core[postgres]"'
@@ -135,13 +136,6 @@ class Database:
         assert self.dialect == "sqlite"
         return Path(self.address.database or "")
 
-    @property
-    def readers(self) -> Engine:
-        """An engine whose connections only read."""
-        if self._readers is None:
-            self._readers = self._make_engine(writer=False)
-        return self._readers
-
     def snapshot(self) -> Connection:
         """A connection that only reads, and sees the database as it is at one moment."""
         connection = self.readers.connect()
@@ -152,8 +146,7 @@ class Database:
     def close(self) -> None:
         """Close all connections. The object may be used again."""
         self.engine.dispose()
-        if self._readers is not None:
-            self._readers.dispose()
+        self.readers.dispose()
 
     # Connections.
 

@@ -246,14 +246,16 @@ def test_a_trim_that_was_answered_late_counts_once(
     assert writer.backlog() == (0, 0)
 
 
-def test_another_database_is_refused(
-    writer: StreamWriter, mirror: Mirror, source: StreamSource
+def test_another_database_is_refused_and_keeps_no_cursor(
+    writer: StreamWriter, mirror: Mirror, source: StreamSource, database: Database
 ) -> None:
     source.attach(QUEUE, "another")
     writer.life("a")
 
     with pytest.raises(AuditElsewhere, match="another"):
         mirror.turn()
+
+    assert auditlog.rows(database, "SELECT queue FROM mirror_cursor") == []
 
 
 def test_a_turn_takes_the_steps_in_order(
