@@ -230,8 +230,8 @@ class RestoredMeanwhile(Refused):
 
 
 class QueueInUse(Refused):
-    """queue {queue!r} was not deleted: it has {jobs} jobs, and workers hold claims on {claims} of them. Let its workers
-    finish them. `rq-core queue delete {queue} --force --reason WHY` removes those that wait or are dead."""
+    """queue {queue!r} was not deleted: jobs in it: {jobs}; workers run {claims} of them. Let workers finish those that
+    run. `rq-core queue delete {queue} --force --reason WHY` removes those that wait or are dead."""
 
 
 class LayoutMismatch(Refused):

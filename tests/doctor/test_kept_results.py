@@ -104,8 +104,11 @@ def test_a_difference_of_kept_results_is_named_and_mended(
     assert_consistent(seed.snapshot())
 
 
-def test_another_value_than_the_handlers_is_told_to_no_caller(seed: Seed) -> None:
-    put_another_value_in_its_place(seed)
+@pytest.mark.parametrize("plant", [put_another_value_in_its_place, lose_a_value])
+def test_a_value_that_is_not_the_handlers_is_told_to_no_caller_and_the_others_stay(
+    seed: Seed, plant: Callable[[Seed], None]
+) -> None:
+    plant(seed)
     mend(seed)
 
     found = seed.client.run(seed.client.calls.endings.look("q", ["a", "b"]))
@@ -127,14 +130,3 @@ def test_a_result_of_another_job_is_told_to_no_caller(
 
     found = seed.client.run(seed.client.calls.endings.look("q", [job_id]))
     assert {job_id: Absent(None)} == found
-
-
-def test_a_value_that_is_lost_is_told_and_the_others_stay(seed: Seed) -> None:
-    lose_a_value(seed)
-    mend(seed)
-
-    found = seed.client.run(seed.client.calls.endings.look("q", ["a", "b"]))
-    assert {
-        "a": Succeeded("a", missing="evicted"),
-        "b": Succeeded("b", Kept('"b"', "t"), None),
-    } == found

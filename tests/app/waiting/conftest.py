@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import App
+from rq_core import App, JobHandle
 from rq_core.model.job import Claim
 from rq_core.protocol import claims
 from sql_audit.mirror.service import Service
@@ -57,3 +57,15 @@ def succeed(app: App, *held: Claim, values: Mapping[int, str] = claims.NO_VALUES
 def fail(app: App, held: Claim) -> None:
     error = '{"type": "ValueError", "message": "no such user"}'
     app.client.run(claims.fail(QUEUE, "w-1", [(held.id, held.fence, "final", 0, "gave_up", error)]))
+
+
+def succeeds(app: App, handle: JobHandle[Any]) -> None:
+    succeed(app, *take(app))
+
+
+def dies(app: App, handle: JobHandle[Any]) -> None:
+    fail(app, *take(app))
+
+
+def is_cancelled(app: App, handle: JobHandle[Any]) -> None:
+    handle.cancel()

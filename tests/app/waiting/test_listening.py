@@ -28,7 +28,16 @@ from rq_core.model.keys import queue_keys
 from rq_core.protocol import awaited, claims
 from rq_core.protocol.audit import take_out
 from tests.app.conftest import As
-from tests.app.waiting.conftest import QUEUE, fail, note, succeed, take
+from tests.app.waiting.conftest import (
+    QUEUE,
+    dies,
+    fail,
+    is_cancelled,
+    note,
+    succeed,
+    succeeds,
+    take,
+)
 from tests.kit.proxy import Mode, Proxy
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
@@ -53,18 +62,6 @@ def listeners(control: Any) -> int:
     """How many connections listen to the queue."""
     count: int = control.execute_command("PUBSUB", "SHARDNUMSUB", CHANNEL)[1]
     return count
-
-
-def succeeds(app: App, handle: JobHandle[Any]) -> None:
-    succeed(app, *take(app))
-
-
-def dies(app: App, handle: JobHandle[Any]) -> None:
-    fail(app, *take(app))
-
-
-def is_cancelled(app: App, handle: JobHandle[Any]) -> None:
-    handle.cancel()
 
 
 def is_cancelled_while_it_runs(app: App, handle: JobHandle[Any]) -> None:

@@ -34,7 +34,16 @@ from rq_core import (
     testing,
 )
 from rq_core.model.job import JobError
-from tests.app.waiting.conftest import QUEUE, fail, note, succeed, take
+from tests.app.waiting.conftest import (
+    QUEUE,
+    dies,
+    fail,
+    is_cancelled,
+    note,
+    succeed,
+    succeeds,
+    take,
+)
 from tests.kit.forked import forked
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
@@ -57,18 +66,6 @@ def in_thread(handle: JobHandle[Any]) -> Future[Outcome[Any]]:
     pool.shutdown(wait=False)
     assert began.wait(LONG_S)
     return future
-
-
-def succeeds(app: App, handle: JobHandle[Any]) -> None:
-    succeed(app, *take(app))
-
-
-def dies(app: App, handle: JobHandle[Any]) -> None:
-    fail(app, *take(app))
-
-
-def is_cancelled(app: App, handle: JobHandle[Any]) -> None:
-    handle.cancel()
 
 
 ENDS: list[tuple[Callable[[App, JobHandle[Any]], None], type[Outcome[Any]]]] = [

@@ -7,6 +7,7 @@ its leases, the mirror. What is made up is what users bring: what jobs there are
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -63,8 +64,8 @@ class StepWire:
         replies: list[Any] = self._strand.wait(Request([list(each) for each in commands]))
         return replies
 
-    def block(self, command: Sequence[Any], seconds: float) -> Any:
-        raise NotImplementedError("actors look again instead of waiting in Redis")
+    def block(self, _command: Sequence[Any], _seconds: float) -> Any:
+        raise AssertionError("actors look again instead of waiting in Redis")
 
     def place(self, _key: str) -> object:
         return None
@@ -79,7 +80,7 @@ class StepWire:
         pass
 
 
-class Actor:
+class Actor(ABC):
     """One process: it may die at any point, and is started again under another name."""
 
     def __init__(self, simulation: Simulation, role: str) -> None:
@@ -116,9 +117,9 @@ class Actor:
         for strand in self.strands:
             strand.crash()
 
+    @abstractmethod
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         """What its threads do, by their names."""
-        raise NotImplementedError
 
     def client(self, strand: Strand, patience: Patience, name: str | None = None) -> Client:
         """A client whose round trips and pauses are points of the strand."""
