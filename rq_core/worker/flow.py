@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_char, c_double
 from multiprocessing.context import SpawnContext
 from typing import Any, Final, NamedTuple
@@ -26,8 +26,6 @@ BOUNDS_S: Final = (
 """Upper bounds of the buckets of waits and run times, in seconds; one more bucket has what took longer."""
 OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused")
 """How a claim that a worker settles may end. ``refused``: the claim was no longer in force."""
-_SHORT_S: Final = BOUNDS_S[0]
-_EDGES: Final = (-1.0, *BOUNDS_S, math.inf)
 ROWS_MAX: Final = 256
 OTHER: Final = "(other)"
 """In the place of a task, once ROWS_MAX rows are taken."""
@@ -158,38 +156,20 @@ class FlowTable:
         self._resting = True
         self._numbers[_ANSWERED_AT] = 0.0
 
-    def ended(self, settled: Iterable[Settlement], answers: Mapping[str, str]) -> None:
+    def ended(self, settled: Sequence[Settlement], answers: Mapping[str, str]) -> None:
         """Count claims whose settlement Redis has answered; ``answers`` is what the script said, by job id."""
-        # This is done for every job that a worker runs; most have the queue and the task of the one before.
-        counts: _Counts | None = None
-        of_queue = of_task = ""
-        numbers: list[float] = []
-        # Jobs that are settled together waited about as long: the bucket of the last one, and its bounds.
-        bucket, over, upto = 0, 0.0, 0.0
-        for claim, verdict, _, _, _, _, task, ran_s, _ in settled:
-            if counts is None or task is not of_task or claim.queue is not of_queue:
-                if counts is not None:
-                    self._show(counts)
-                of_queue, of_task = claim.queue, task
-                counts = self._counts(of_queue, of_task)
-                numbers = counts.numbers
-            if answers or verdict != "complete":
-                numbers[_ENDED + _PLACE.get((verdict, answers.get(claim.id)), _REFUSED)] += 1
-            else:
-                numbers[_SUCCEEDED] += 1
-            if task is NOT_RUN:
-                continue
-            numbers[_RAN_S] += ran_s
-            # Many handlers are in the first bucket, and a call is what costs here.
-            numbers[_RUNS if ran_s <= _SHORT_S else _RUNS + bisect_left(BOUNDS_S, ran_s)] += 1
-            waited_s = claim.waited_s
-            if waited_s is not None:
-                numbers[_WAITED_S] += waited_s
-                if not over < waited_s <= upto:
-                    bucket = bisect_left(BOUNDS_S, waited_s)
-                    over, upto = _EDGES[bucket], _EDGES[bucket + 1]
-                numbers[_WAITS + bucket] += 1
-        if counts is not None:
+        # This is done for every job that a worker runs, and most have the queue and the task of the one before.
+        rows = {(each.claim.queue, each.task) for each in settled}
+        for queue, task in rows:
+            of_row = settled
+            if len(rows) > 1:
+                of_row = [s for s in settled if s.task == task and s.claim.queue == queue]
+            counts = self._counts(queue, task)
+            _count_ends(counts.numbers, of_row, answers)
+            if task is not NOT_RUN:
+                _count_times(counts.numbers, _RAN_S, [each.ran_s for each in of_row])
+                waits = [each.claim.waited_s for each in of_row]
+                _count_times(counts.numbers, _WAITED_S, [w for w in waits if w is not None])
             self._show(counts)
 
     def _show(self, counts: _Counts) -> None:
@@ -235,6 +215,31 @@ class FlowTable:
     def vitals(self) -> Vitals:
         """How the process does."""
         return Vitals(*map(_believed, self._numbers[_TURNS:_ROWS]))
+
+
+def _count_ends(
+    numbers: list[float], settled: Sequence[Settlement], answers: Mapping[str, str]
+) -> None:
+    """Count how claims ended."""
+    if not answers and {each.verdict for each in settled} == {"complete"}:
+        numbers[_SUCCEEDED] += len(settled)
+        return
+    for each in settled:
+        numbers[_ENDED + _PLACE.get((each.verdict, answers.get(each.claim.id)), _REFUSED)] += 1
+
+
+def _count_times(numbers: list[float], total: int, times: Sequence[float]) -> None:
+    """Count how long something took: ``total`` is the place of the sum, and the buckets follow it."""
+    if not times:
+        return
+    numbers[total] += sum(times)
+    # Jobs that are settled together often took and waited about as long.
+    first, last = bisect_left(BOUNDS_S, min(times)), bisect_left(BOUNDS_S, max(times))
+    if first == last:
+        numbers[total + 1 + first] += len(times)
+        return
+    for each in times:
+        numbers[total + 1 + bisect_left(BOUNDS_S, each)] += 1
 
 
 def _believed(number: float) -> float:
