@@ -14,9 +14,9 @@ import redis
 
 from rq_core.connections.client import Client
 from rq_core.connections.hearing import HearingLine
-from rq_core.connections.redis_errors import BROKEN
+from rq_core.connections.redis_errors import BROKEN, is_demoted
 from rq_core.errors import RqCoreError
-from rq_core.model.keys import queue_keys
+from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.settings import LISTEN_MS
 from rq_core.protocol import denial, endings
 from rq_core.protocol.endings import Found
@@ -58,27 +58,35 @@ class _Ear:
         self.again_at = 0.0
 
 
+class Deafness:
+    """What a process knows of queues whose ends are not told to it, whichever thread has found that."""
+
+    def __init__(self) -> None:
+        self.until: dict[str, float] = {}
+        """Queue → until when it is not listened to."""
+        self.warned: set[str] = set()
+        """What was logged: once is enough."""
+
+
 class Listener:
     """Of one thread. Close it."""
 
-    def __init__(self, client: Client, clock: Callable[[], float]) -> None:
+    def __init__(self, client: Client, clock: Callable[[], float], deaf: Deafness) -> None:
         self._client = client
+        self._deaf = deaf
         self._clock = clock
         self._ears: dict[object, _Ear] = {}
         self._subscriptions: dict[str, _Subscription] = {}
         self._channels: dict[str, str] = {}
         """Channel → queue."""
-        self._deaf_until: dict[str, float] = {}
-        """Queue → until when it is not listened to."""
         self._missed: list[str] = []
-        self._warned: set[str] = set()
 
     def look(self, queue: str, ids: Sequence[str]) -> Looked | None:
         """Look at jobs and listen for the ends of those that are alive. None: that cannot be done now.
 
         Raises QueueDamaged.
         """
-        if self._deaf_until.get(queue, 0.0) > self._clock():
+        if self._deaf.until.get(queue, 0.0) > self._clock():
             return None
         ear = self._ear_for(queue)
         if ear is None:
@@ -135,12 +143,11 @@ class Listener:
 
     def was_of_no_use(self, queue: str) -> None:
         """A job of this queue has ended, and no message has told of it."""
-        self._deaf_until[queue] = self._clock() + DEAF_S
+        self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,
             "ends of jobs of queue %s are not all told: the user of a worker may lack the right &%s, which"
-            " `rq-core acl worker`"
-            " prints. Waits go on by looks, up to a second apart",
+            " `rq-core acl worker%s` prints. Waits go on by looks, up to a second apart",
         )
 
     def close(self) -> None:
@@ -165,6 +172,10 @@ class Listener:
                 found |= look.found
                 left += look.later
                 told_ms = look.told_ms
+            if told_ms <= 0 and queue in self._subscriptions:
+                # No client has said lately that it waits: this process was stopped, or Redis forgot it. What has ended
+                # meanwhile was told to none, and no worker is to blame.
+                self._subscriptions[queue] = _Subscription(queue, ear)
             alive = [job_id for job_id in ids if job_id not in found]
             if alive and not left and not has_asked and not LISTEN_MS / 2 <= told_ms <= LISTEN_MS:
                 if not self._have_ends_told(ear, queue):
@@ -200,6 +211,10 @@ class Listener:
         try:
             calls = self._client.calls
             (reply,) = ear.line.exchange([calls.endings.listen_command(queue)], ANSWER_S)
+            if is_demoted([reply]):
+                # Another server has the queue by now: the plain look finds it.
+                self._drop(ear)
+                return False
             if not isinstance(reply, list) or reply[0] != "ok":
                 # The client knows what to do about it: it loads the function, meets the queue.
                 self._client.run(calls.endings.listen(queue))
@@ -212,18 +227,19 @@ class Listener:
     def _cannot_listen(self, queue: str, error: Exception) -> None:
         if not denial.is_denial(str(error)):
             return
-        self._deaf_until[queue] = self._clock() + DEAF_S
+        self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,
             "this process is not told when jobs of queue %s end: its user lacks the right &%s, or a command for"
-            " it; `rq-core acl"
-            " producer` prints all that it needs. Waits go on by looks, up to a second apart",
+            " it; `rq-core acl producer%s` prints all that it needs. Waits go on by looks, up to a second apart",
         )
 
     def _warn(self, queue: str, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            log.warning(text, queue, queue_keys(queue, self._client.prefix).channel)
+        if text not in self._deaf.warned:
+            self._deaf.warned.add(text)
+            prefix = self._client.prefix
+            option = "" if prefix == DEFAULT_PREFIX else f" --prefix {prefix}"
+            log.warning(text, queue, queue_keys(queue, prefix).channel, option)
 
     def _ear_for(self, queue: str) -> _Ear | None:
         """The connection to the server that has a queue. None: there is none now."""

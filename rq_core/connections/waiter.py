@@ -8,6 +8,7 @@ begins one of its own."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import selectors
 import socket
@@ -17,17 +18,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rq_core.connections.client import Client
-from rq_core.connections.listener import Listener, Looked
+from rq_core.connections.listener import Deafness, Listener, Looked
 from rq_core.errors import NoResult, RqCoreError, ServerUnavailable
 from rq_core.protocol.awaited import Wait, Waits
 from rq_core.protocol.plan import Patience
+
+log = logging.getLogger(__name__)
 
 LINGER_S: Final = 10.0
 """Seconds without a wait after which the thread ends, and its connection with it."""
 QUIET_S: Final = 1.0
 """Seconds without a wait after which a queue is listened to no more: the next wait may come at once."""
-PATIENCE: Final = Patience(unsent=1.0)
-"""Of the looks: another one follows, and others wait for theirs meanwhile."""
+PATIENCE: Final = Patience(unsent=1.0, unknown=1.0)
+"""Of the looks, and of saying that a client waits: another one follows, and others wait for theirs meanwhile."""
 JOIN_S: Final = 1.0
 """Seconds that ``close`` waits for the thread."""
 
@@ -77,6 +80,7 @@ class Waiter:
         self._thread: threading.Thread | None = None
         self._waits: Waits | None = None
         """Those of the thread that began last."""
+        self._deaf = Deafness()
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
@@ -96,7 +100,8 @@ class Waiter:
                     target=self._run, args=(current,), name="rq-core-waiter", daemon=True
                 )
                 self._thread.start()
-            elif len(current.new) == 1:
+            elif len(current.new) == len(waits):
+                # Else the thread has not taken those before them, and was woken for these.
                 current.wake()
 
     def close(self, *, join: bool = True) -> None:
@@ -116,16 +121,30 @@ class Waiter:
     # The thread.
 
     def _run(self, current: _Round) -> None:
-        waits, listener = Waits(), Listener(self._client, self.clock)
+        waits, listener = Waits(), Listener(self._client, self.clock, self._deaf)
         self._waits = waits
         quiet: dict[str, float] = {}
         try:
             while self._take_new(current, waits, listener, quiet):
                 self._look(waits, listener)
+        except Exception as error:
+            log.exception(
+                "the thread that looks for those who wait has ended: the next wait begins another"
+            )
+            self._break_off(current, waits, error)
         finally:
             listener.close()
             self._client.close()
             current.close()
+
+    def _break_off(self, current: _Round, waits: Waits, error: Exception) -> None:
+        """End all waits of a thread that cannot go on."""
+        with self._lock:
+            if self._round is current:
+                self._thread = self._round = None
+            new, current.new = current.new, []
+        for wait in (*waits.all(), *new):
+            wait.end(RqCoreError(f"the wait for job {wait.id} broke off: {error!r}. Wait again"))
 
     def _take_new(
         self, current: _Round, waits: Waits, listener: Listener, quiet: dict[str, float]
@@ -150,7 +169,10 @@ class Waiter:
                 waits.add(wait, now)
             if new or (at is not None and at <= now):
                 return True
-            leave_at = self._leave(waits, listener, quiet, now)
+            if self._leave(waits, listener, quiet, now):
+                # Messages for others may have come before its answer.
+                continue
+            leave_at = min(quiet.values(), default=float("inf"))
             until = min(leave_at, idle_since + self._linger if at is None else at)
             self._sleep(current, listener, max(0.0, until - now))
 
@@ -163,10 +185,8 @@ class Waiter:
         for queue in missed:
             waits.missed(queue, now)
 
-    def _leave(
-        self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float
-    ) -> float:
-        """Listen no more to queues for whose jobs no caller has waited for a while. Returns when to come again."""
+    def _leave(self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float) -> bool:
+        """Listen no more to queues for whose jobs no caller has waited for a while. Returns whether there are any."""
         left = listener.subscribed() - waits.queues()
         for queue in quiet.keys() - left:
             del quiet[queue]
@@ -176,12 +196,13 @@ class Waiter:
         for queue in over:
             del quiet[queue]
         listener.leave(over)
-        return min(quiet.values(), default=float("inf"))
+        return bool(over)
 
     @staticmethod
     def _sleep(current: _Round, listener: Listener, seconds: float) -> None:
         """Wait for a message, a new wait or a moment."""
-        with selectors.DefaultSelector() as selector:
+        # It takes no file descriptor, so a process that has no more of them goes on waiting.
+        with selectors.PollSelector() as selector:
             for each in (current.woken, *listener.sockets()):
                 selector.register(each, selectors.EVENT_READ)
             selector.select(seconds)

@@ -23,7 +23,11 @@ from rq_core import (
     Unique,
     WaitTimeout,
 )
+from rq_core.connections import waiter
 from rq_core.connections.hearing import HearingLine
+from rq_core.connections.listener import Listener
+from rq_core.connections.waiter import Waiter
+from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys
 from rq_core.protocol import awaited, claims
 from rq_core.protocol.audit import take_out
@@ -298,3 +302,114 @@ def test_a_server_that_does_not_speak_resp3_is_looked_at(
     dies(app, handle)
 
     assert Failed is type(handle.wait(LONG_S))
+
+
+@pytest.mark.usefixtures("rare")
+def test_several_waits_that_begin_at_once_wake_the_thread(app: App) -> None:
+    """Only the first of them did, so two that began together slept until the thread looked up by itself."""
+    task = app.tasks["note"]
+    in_thread(task.enqueue(0), app)
+    handles = [task.enqueue(n) for n in range(2)]
+    ended = ThreadPoolExecutor(1).submit(lambda: set(app.as_completed(handles, LONG_S)))
+    waits: Any = app.connections.waiter._waits
+    wait_until(lambda: sum(w.looks > 0 for w in waits.all()) == 3, "they are looked at")
+    for claim in take(app, 3):
+        fail(app, claim)
+
+    assert set(handles) == ended.result(LONG_S)
+
+
+@pytest.mark.usefixtures("rare")
+def test_what_a_thread_cannot_go_on_after_ends_its_waits_and_the_next_wait_begins_another(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No wait of the process was looked at any more."""
+    handle = app.tasks["note"].enqueue(1)
+    waiting = in_thread(handle, app)
+    sleep = Waiter._sleep
+
+    def cannot(*_: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Waiter, "_sleep", staticmethod(cannot))
+    with pytest.raises(WaitTimeout):
+        handle.wait(0)  # wakes it
+    with pytest.raises(
+        RqCoreError, match=f"{handle.id} broke off.*Too many open files.*Wait again"
+    ):
+        waiting.result(LONG_S)
+    monkeypatch.setattr(Waiter, "_sleep", staticmethod(sleep))
+    again = in_thread(handle, app)
+    dies(app, handle)
+
+    assert Failed is type(again.result(LONG_S))
+    assert "the thread that looks for those who wait has ended" in caplog.text
+
+
+@pytest.mark.usefixtures("rare")
+def test_a_message_that_comes_while_another_queue_is_left_is_heard(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read with the answer to that, and the thread slept."""
+    monkeypatch.setattr(waiter, "QUIET_S", 0.0)
+    task = app.tasks["note"]
+    lasting, short = task.enqueue(1), task.with_options(queue="other").enqueue(2)
+    leave = Listener.leave
+
+    def leave_late(listener: Listener, queues: list[str]) -> None:
+        if "other" in queues:
+            dies(app, lasting)
+        leave(listener, queues)
+
+    monkeypatch.setattr(Listener, "leave", leave_late)
+    waiting = in_thread(lasting, app)
+    with pytest.raises(WaitTimeout):
+        short.wait(0.1)
+
+    assert Failed is type(waiting.result(LONG_S))
+
+
+def test_a_right_that_is_missing_is_told_once_for_all_threads_that_wait(
+    as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture, control: Any
+) -> None:
+    """Each thread told it anew, and had Redis note another refusal."""
+    url = as_("producer", without="&rqc:{*}:ended")
+    control.execute_command("ACL", "LOG", "RESET")
+    with App(url) as app, App(redis_server.url) as owner, caplog.at_level(logging.WARNING):
+        app.task(queue=QUEUE)(note)
+        app.connections.waiter._linger = 0.0
+        for _ in range(3):
+            handle = app.tasks["note"].enqueue(1)
+            waiting = ThreadPoolExecutor(1).submit(handle.wait, LONG_S)
+            dies(owner, handle)
+            assert Failed is type(waiting.result(LONG_S))
+            wait_until(lambda: app.connections.waiter._thread is None, "the thread ends")
+
+    assert 1 == caplog.text.count("&rqc:{notes}:ended")
+    (noted,) = [entry for entry in control.acl_log() if entry["object"] == CHANNEL]
+    assert "1" == str(noted["count"])
+
+
+def test_the_advice_names_another_prefix(as_: As, caplog: pytest.LogCaptureFixture) -> None:
+    url = as_("producer", "--prefix", "mine", without="&mine:{*}:ended")
+    with App(url, prefix="mine") as app:
+        app.task(queue=QUEUE)(note)
+        with pytest.raises(WaitTimeout):
+            app.tasks["note"].enqueue(1).wait(0.1)
+
+    assert "`rq-core acl producer --prefix mine` prints" in caplog.text
+
+
+def test_ends_that_no_client_asked_to_be_told_are_nobodys_fault(
+    app: App, control: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where this process was stopped for longer than it had said that it waits."""
+    monkeypatch.setattr(awaited, "HEARD_S", (0.25,))
+    handle = app.tasks["note"].enqueue(1)
+    waiting = in_thread(handle, app)
+    control.hdel(queue_keys(QUEUE)("meta"), "awaited", "v")
+    dies(app, handle)
+
+    assert Failed is type(waiting.result(LONG_S))
+    assert "may lack the right" not in caplog.text
+    assert app.connections.waiter._deaf.until == {}
