@@ -168,8 +168,8 @@ class FlowTable:
             _count_ends(counts.numbers, of_row, answers)
             if task is not NOT_RUN:
                 _count_times(counts.numbers, _RAN_S, [each.ran_s for each in of_row])
-                waits = [each.claim.waited_s for each in of_row]
-                _count_times(counts.numbers, _WAITED_S, [w for w in waits if w is not None])
+                waits = [w for each in of_row if (w := each.claim.waited_s) is not None]
+                _count_times(counts.numbers, _WAITED_S, waits)
             self._show(counts)
 
     def _show(self, counts: _Counts) -> None:
