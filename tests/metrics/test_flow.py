@@ -17,7 +17,6 @@ from rq_core.worker.flow import BOUNDS_S, OTHER, FlowTable, parts_of
 from rq_core.worker.settlement import NOT_RUN, Settlement
 from tests.metrics.scrape import exposition
 
-
 STEPS_MAX = 50
 """Instructions of Python for each job."""
 
