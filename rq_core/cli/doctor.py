@@ -271,6 +271,8 @@ def _print(report: dict[str, Any], *, mend: bool) -> None:
     for says in report["unknown"]:
         say(f"{queue}: cannot tell: {says}")
     if mend and found:
-        say(f"{queue}: {len(left)} left" if left else f"{queue}: mended, all agrees")
+        told = report["error"] is None and not report["unknown"]
+        mended = "mended, all agrees" if told else "mended"
+        say(f"{queue}: {len(left)} left" if left else f"{queue}: {mended}")
         for each in left:
             say(f"{queue}: left: {each['kind']}: {each['says']}")
