@@ -49,6 +49,7 @@ def test_enqueue_options_reach_the_job(cli: CommandLine) -> None:
         "duplicate": False,
         "discarded": False,
     }
+        "replaced": None,
     found = cli.json("job", "mine")
     assert found["state"] == "scheduled"
     assert found["priority"] == "high"
@@ -70,7 +71,9 @@ def test_enqueue_of_a_live_id_changes_nothing(cli: CommandLine, client: Client) 
 
     assert result.exit_code == 0
     assert result.stdout == "x\n"
-    assert result.stderr == "job x is live already, or its id is remembered: nothing was enqueued\n"
+    assert result.stderr == (
+        "nothing was enqueued: job x is live, its id is remembered, or it has the unique name of this call\n"
+    )
     assert before == lines_of(client.run(client.calls.reads.snapshot("mail")))
 
 
@@ -79,18 +82,54 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module with an app, in the current directory."""
     name = f"tasks_of_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(
-        "from rq_core import App, RetryPolicy\n"
+        "from rq_core import App, RetryPolicy, Unique\n"
         "app = App(redis='redis://localhost:1/0', prefix='own')\n"
         "empty = App()\n"
         "@app.task(retry=RetryPolicy(max_attempts=9))\n"
         "def send(to: str, n: int = 1) -> None: ...\n"
     )
+        "@app.task(queue='mail', unique=Unique(per='to'))\n"
+        "def first(to: str) -> None: ...\n"
+        "@app.task(queue='mail', unique=Unique(per='to', on_duplicate='replace'))\n"
+        "def last(to: str) -> None: ...\n"
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return name
 
 
 def test_app_checks_the_arguments_and_gives_its_options(cli: CommandLine, module: str) -> None:
+@pytest.mark.parametrize("task", ["first", "last"])
+def test_enqueue_of_a_unique_name_that_is_held_says_what_became_of_the_call(
+    cli: CommandLine, module: str, task: str
+) -> None:
+    """It said that the job's id is remembered, and no word of the job that was replaced."""
+    words = (
+        "--app",
+        f"{module}:app",
+        "--redis",
+        cli.url,
+        "--prefix",
+        "rqc",
+        "--json-args",
+        '{"to": "a"}',
+    )
+    held = cli.ok("enqueue", "mail", task, *words).strip()
+
+    facts = cli("enqueue", "mail", task, *words, "--json")
+    said = cli("enqueue", "mail", task, *words)
+
+    told = json.loads(facts.stdout)
+    if task == "first":
+        assert (told["id"], told["duplicate"], told["replaced"]) == (held, True, None)
+        assert said.stderr == (
+            f"nothing was enqueued: job {held} is live, its id is remembered, or it has the unique name of this"
+            " call\n"
+        )
+    else:
+        assert (told["id"] != held, told["duplicate"], told["replaced"]) == (True, False, held)
+        assert said.stderr == ""
+
+
     words = ("--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc")
 
     cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", '{"to": "a"}', *words)
@@ -109,7 +148,7 @@ def test_arguments_that_do_not_fit_the_task_are_refused(cli: CommandLine, module
 
 def test_task_that_the_app_lacks_is_refused(cli: CommandLine, module: str) -> None:
     assert cli.line(2, "enqueue", "mail", "sned", "--app", module) == (
-        "no task 'sned' here: known are send."
+        "no task 'sned' here: known are first, last, send."
     )
     assert cli.line(2, "enqueue", "mail", "sned", "--app", f"{module}:empty") == (
         "no task 'sned' here: known are none."
