@@ -102,7 +102,7 @@ def stop(directory: Path) -> None:
 
 @server.command()
 @server_options
-@force_option
+@force_option()
 @json_option
 def prepare(redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Load this version's functions into a server, for users that may load none.
