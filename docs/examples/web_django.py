@@ -1,7 +1,9 @@
 from django.db import transaction
 from django.http import HttpRequest, JsonResponse
 
-from rq_core import App, RqCoreError
+from rq_core import App, ArgumentsInvalid, IdempotencyMismatch, RqCoreError, ScopeFull, UniqueHeld
+
+STATUS = {ArgumentsInvalid: 422, UniqueHeld: 409, IdempotencyMismatch: 409, ScopeFull: 429}
 
 jobs = App()
 
@@ -19,5 +21,5 @@ def post_mail(request: HttpRequest) -> JsonResponse:
             # … rows that the handler will read are written here …
             transaction.on_commit(lambda: made.append(send.enqueue(tenant=tenant, to=to)))
     except RqCoreError as error:
-        return JsonResponse({"error": str(error)}, status=503)
+        return JsonResponse({"error": str(error)}, status=STATUS.get(type(error), 503))
     return JsonResponse({"job": made[0].id}, status=202)

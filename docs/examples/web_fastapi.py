@@ -4,7 +4,17 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from rq_core import App, ArgumentsInvalid, Refused, ScopeFull, ServerError
+from rq_core import (
+    App,
+    ArgumentsInvalid,
+    IdempotencyMismatch,
+    Refused,
+    ScopeFull,
+    ServerError,
+    UniqueHeld,
+)
+
+STATUS = {ArgumentsInvalid: 422, UniqueHeld: 409, IdempotencyMismatch: 409, ScopeFull: 429}
 
 jobs = App()
 
@@ -27,7 +37,7 @@ api = FastAPI(lifespan=lifespan)
 @api.exception_handler(Refused)
 @api.exception_handler(ServerError)
 async def refused(_: Request, error: Exception) -> JSONResponse:
-    status = {ArgumentsInvalid: 422, ScopeFull: 429}.get(type(error), 503)
+    status = STATUS.get(type(error), 503)
     return JSONResponse({"error": str(error)}, status_code=status)
 
 

@@ -1,6 +1,16 @@
 from flask import Flask, request
 
-from rq_core import App, ArgumentsInvalid, Refused, ScopeFull, ServerError
+from rq_core import (
+    App,
+    ArgumentsInvalid,
+    IdempotencyMismatch,
+    Refused,
+    ScopeFull,
+    ServerError,
+    UniqueHeld,
+)
+
+STATUS = {ArgumentsInvalid: 422, UniqueHeld: 409, IdempotencyMismatch: 409, ScopeFull: 429}
 
 jobs = App()
 web = Flask(__name__)
@@ -15,7 +25,7 @@ def send(tenant: str, to: str) -> None:
 @web.errorhandler(Refused)
 @web.errorhandler(ServerError)
 def refused(error: Exception) -> tuple[dict[str, str], int]:
-    return {"error": str(error)}, {ArgumentsInvalid: 422, ScopeFull: 429}.get(type(error), 503)
+    return {"error": str(error)}, STATUS.get(type(error), 503)
 
 
 @web.post("/mails")

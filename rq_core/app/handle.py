@@ -119,10 +119,11 @@ class JobHandle(Generic[R_co]):
         wait_async.
 
         ``timeout`` is in seconds, or a timedelta; 0 looks once. A dead job has ended. The outcome stays in the handle:
-        waiting once more asks nothing. A job is looked at 50 ms after the first look, then less and less often, every
-        second in the end. If Redis does not have the job any more, the audit database tells how it ended; without one
-        the outcome is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler, which would keep the
-        place that the job may need, unless ``allow_in_handler``; QueueDamaged or ServerUnsuitable.
+        waiting once more asks nothing. Redis tells the process when the job ends; looks go on beside that, every 5 s in
+        the end. Where Redis cannot tell, the job is looked at 50 ms after the first look, then less and less often,
+        every second in the end. If Redis does not have the job any more, the audit database tells how it ended; without
+        one the outcome is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler, which would keep
+        the place that the job may need, unless ``allow_in_handler``; QueueDamaged or ServerUnsuitable.
         """
         from rq_core.app.awaiting import check_may_wait, each, timeout_of
 

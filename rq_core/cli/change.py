@@ -19,6 +19,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
+from rq_core.model.counted import counted
 from rq_core.model.machine import PRIORITIES
 from rq_core.model.settings import SETTINGS
 
@@ -162,7 +163,7 @@ def _apply(
     failed = [job_id for job_id, outcome in outcomes.items() if outcome not in done]
     if failed:
         raise click.ClickException(
-            f"{len(failed)} of {len(outcomes)} jobs not {'/'.join(sorted(done))}:"
+            f"{len(failed)} of {counted(len(outcomes), 'job')} not {'/'.join(sorted(done))}:"
             f" {', '.join(f'{i} ({_meaning(outcomes[i])})' for i in failed[:3])}"
             f"{'…' if len(failed) > 3 else ''}"
         )

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     help="Compare queues that are mirrored with this database, too.",
 )
 @server_options
-@force_option
+@force_option()
 @json_option
 def doctor(
     queues: Sequence[str],
@@ -60,8 +60,9 @@ def doctor(
     """Look at the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
     A mirror that is more than a minute behind is named, too. Changes nothing without --repair. The exit status is 1 if
-    differences are left or a mirror is behind, and 2 if it only cannot be told whether SQL agrees. `rq-core audit
-    restore` puts back what Redis lost and SQL has. The doctor reads whole queues.
+    differences are left, a mirror is behind, or the database does not answer, is empty or has nothing of a queue whose
+    log is on; and 2 if it only cannot be told whether SQL agrees. `rq-core audit restore` puts back what Redis lost and
+    SQL has. The doctor reads whole queues.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []
@@ -271,6 +272,8 @@ def _print(report: dict[str, Any], *, mend: bool) -> None:
     for says in report["unknown"]:
         say(f"{queue}: cannot tell: {says}")
     if mend and found:
-        say(f"{queue}: {len(left)} left" if left else f"{queue}: mended, all agrees")
+        told = report["error"] is None and not report["unknown"]
+        mended = "mended, all agrees" if told else "mended"
+        say(f"{queue}: {len(left)} left" if left else f"{queue}: {mended}")
         for each in left:
             say(f"{queue}: left: {each['kind']}: {each['says']}")

@@ -118,13 +118,14 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
     if given["as_json"]:
         print_json(
             {"id": handle.id, "queue": queue, "task": task, "duplicate": handle.duplicate}
-            | {"discarded": handle.discarded}
+            | {"discarded": handle.discarded, "replaced": handle.replaced}
         )
         return
     say(handle.id)
     if handle.duplicate:
         say(
-            f"job {handle.id} is live already, or its id is remembered: nothing was enqueued",
+            f"nothing was enqueued: job {handle.id} is live, its id is remembered, or it has the unique name of this"
+            " call",
             err=True,
         )
     if handle.discarded:

@@ -78,13 +78,15 @@ def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         server_check.force()
 
 
-force_option = click.option(
-    "--force",
-    is_flag=True,
-    expose_value=False,
-    callback=_force,
-    help="Use the server although it may lose jobs, or is a replica.",
-)
+def force_option(also: str = "") -> Callable[[F], F]:
+    """``--force``, which overrules what a command would refuse: a server, and what ``also`` says."""
+    return click.option(
+        "--force",
+        is_flag=True,
+        expose_value=False,
+        callback=_force,
+        help=f"Use the server although it may lose jobs, or is a replica{also}.",
+    )
 
 
 def once(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> str | None:

@@ -18,6 +18,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say, span
+from rq_core.model.counted import counted
 
 DIRECTORY: Final = ".rq-core"
 
@@ -82,7 +83,7 @@ def status(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
     elif found.running:
         say(
             f"running for {span((found.uptime_s or 0) * 1000)}: Valkey {found.version},"
-            f" process {found.pid}, {found.clients} clients,"
+            f" process {found.pid}, {counted(found.clients or 0, 'client')},"
             f" {(found.memory_bytes or 0) / 2**20:.1f} MiB, {found.url}"
         )
     else:
@@ -101,7 +102,7 @@ def stop(directory: Path) -> None:
 
 @server.command()
 @server_options
-@force_option
+@force_option()
 @json_option
 def prepare(redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Load this version's functions into a server, for users that may load none.
@@ -116,7 +117,8 @@ def prepare(redis_url: str, prefix: str, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(found))
         return
-    say(f"{len(found.loaded)} functions loaded, {len(found.known)} were there")
+    were = counted(len(found.known), "was there", "were there")
+    say(f"{counted(len(found.loaded), 'function')} loaded, {were}")
     if found.others:
         say(
             f"{len(found.others)} of other versions: FUNCTION DELETE removes one that no process calls any more:"

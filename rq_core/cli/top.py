@@ -75,7 +75,7 @@ class Frame(NamedTuple):
     metavar="URL",
     envvar=AUDIT_URL_VARIABLE,
     show_envvar=True,
-    help="The audit database, for what has ended and for how far the mirror is.",
+    help="The audit database: for the claims that ended per second, and whether it answers.",
 )
 @server_options
 @json_option

@@ -156,7 +156,7 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     default="info",
     help="Write log lines of this level and above.",
 )
-@force_option
+@force_option("; start although the app declares none of --queues")
 @verbose_option
 @click.pass_context
 def worker(ctx: click.Context, /, target: str, **given: Any) -> None:

@@ -71,7 +71,7 @@ def document_of(found: PresentWorker) -> dict[str, Any]:
 
 
 def print_workers(rows: list[PresentWorker], *, empty: str = "no worker runs") -> None:
-    """Print the table, and a sentence if the workers run different code."""
+    """Print the table, and a sentence if their code or versions differ."""
     now_ms = time.time() * 1000
     print_table(
         ("worker", "host", "pid", "queues", "busy", "places", "code", "version", "since", ""),
@@ -99,10 +99,12 @@ def print_workers(rows: list[PresentWorker], *, empty: str = "no worker runs") -
 
 
 def skew_of(present: list[PresentWorker]) -> str:
-    """Return a sentence about workers of one queue that run different code; empty if there are none."""
+    """Return a sentence about workers of one queue with different code or versions; empty if there are none."""
     codes: dict[str, set[tuple[str, str]]] = {}
     for each in present:
         for queue in each.says.queues:
             codes.setdefault(queue, set()).add((each.says.version, each.says.code))
     mixed = sorted(queue for queue, found in codes.items() if len(found) > 1)
-    return f"workers run different code in {', '.join(mixed)}" if mixed else ""
+    return (
+        f"workers run different code or versions of rq-core in {', '.join(mixed)}" if mixed else ""
+    )

@@ -114,8 +114,9 @@ ALERTS: Final = (
         ),
         """
         - Start workers for the queue: `rq-core worker MODULE:APP --queues QUEUE`.
-        - If workers run, look whether they work for this queue, this Redis and this prefix: `rq-core health` on
-          their machine names the queues and the server of each.
+        - If workers run, look whether they work for this queue, this Redis and this prefix: `rq-core health` names
+          the queues and the server of each. Run it on their machine as their user, with their TMPDIR, and in their
+          container: it sees no others.
         """,
     ),
     Alert(
@@ -163,8 +164,8 @@ ALERTS: Final = (
         ),
         """
         - If no worker is there, start one.
-        - If workers are there, they are stuck: `rq-core health` on their machines says for how long. Restart
-          those.
+        - If workers are there, they are stuck: `rq-core health` says for how long, on their machine as their user,
+          with their TMPDIR, and in their container. Restart those.
         """,
     ),
     Alert(
@@ -222,8 +223,9 @@ ALERTS: Final = (
             When("rqc_queue_oldest_blocked_seconds", ">", 300),
         ),
         """
-        Jobs have waited for more than five minutes for a cap or a rate that is full. That is what caps are for;
-        but this one may be too low, or its holders are stuck.
+        Jobs of the queue have waited for more than five minutes for a cap or a rate that is full. `rq-core caps QUEUE`
+        shows which scope they wait for. That is what caps are for; but this one may be too low, or its holders are
+        stuck.
         """,
         (
             "rq-core caps QUEUE",
@@ -245,8 +247,9 @@ ALERTS: Final = (
         0,
         (When("rqc_queue_jobs", ">", 0, (("state", "dead"),), within_s=600),),
         """
-        Jobs died in the last ten minutes: their attempts are spent, their error is final, or they took down as
-        many workers as they may (poison). They stay in Redis until they are requeued or their retention ends.
+        More jobs are dead than ten minutes ago: their attempts are spent, their error is final, or they took down as
+        many workers as they may (poison). They stay in Redis until they are requeued or pruned, or their retention
+        ends.
         """,
         (
             "rq-core dead QUEUE",
@@ -257,8 +260,9 @@ ALERTS: Final = (
         - Correct the code or the data, then `rq-core requeue ID`.
         - If the reason is poison, the job kills its process: look at its memory and at native code, or isolate
           the task with `isolation="process"`.
-        - If the reason is unknown_task, a deploy has missed workers or producers: `rq-core workers` shows the
-          code of each.
+        - If the reason is unknown_task or unknown_arguments, a deploy has missed workers or producers, or a producer
+          that enqueues by name gave a wrong task or wrong arguments: `rq-core workers` shows the code of each worker,
+          `rq-core job ID` the error.
         """,
     ),
     Alert(
@@ -359,15 +363,17 @@ ALERTS: Final = (
         0,
         (When("rqc_audit_gaps_total", ">", 0, within_s=3600),),
         """
-        Numbers of events are missing in the log: an operator trimmed or changed the outbox by hand.
+        Numbers of events are missing in the log: SQL was restored from an older backup, or an operator trimmed or
+        changed the outbox by hand.
         """,
         (
             "rq-core audit verify --queue QUEUE --audit URL",
             "rq-core doctor QUEUE",
         ),
         """
-        - Find who writes to the keys of rq-core, and take the right away: `rq-core acl ROLE` prints what each
-          needs.
+        - `rq-core audit restore --audit URL` lists the jobs that may have ended in the gap.
+        - If SQL was not restored, find who writes to the keys of rq-core, and take the right away: `rq-core acl ROLE`
+          prints what each needs.
         """,
     ),
     Alert(
@@ -394,11 +400,14 @@ ALERTS: Final = (
             When("rqc_audit_unproven_events", ">", 0),
         ),
         """
-        The last proof of the log is older than two days, and events came since.
+        The last recorded proof of the log is older than two days, and events came since. The alert does not fire for a
+        log that was never proven.
         """,
         ("rq-core audit verify --queue QUEUE --audit URL",),
         """
-        - Run `rq-core audit verify --audit URL` once a day, by cron or a timer.
+        - Run `rq-core audit verify --audit URL` once a day, by cron or a timer, from the log's first day on.
+        - If it runs: a run that finds a violation, has `--since`, or has only a reader's rights is not recorded. Look
+          at what it says. `rq-core audit grants verifier` prints the rights with which it is recorded.
         """,
     ),
     Alert(
@@ -427,11 +436,12 @@ ALERTS: Final = (
         1800,
         (When("rqc_worker_codes", ">", 1),),
         """
-        For half an hour workers of one queue have had different tasks: a deploy has missed some.
+        For half an hour workers of one queue have had different code, or different versions of rq-core: a deploy has
+        missed some.
         """,
         ("rq-core workers --queue QUEUE",),
         """
-        - Restart the workers whose digest is the old one.
+        - Restart the workers whose code or version is the old one.
         """,
     ),
     Alert(
@@ -506,7 +516,7 @@ ALERTS: Final = (
         """
         - If a key has another type: `rq-core doctor QUEUE` names it and says what to do.
         - If the queue has another layout, no client of this release can use it: use the release that made it.
-        - If a right is missing, the error names it: `rq-core acl operator` prints them all.
+        - If a right is missing, the error names it: `rq-core acl viewer` prints all that the exporter needs.
         """,
     ),
 )

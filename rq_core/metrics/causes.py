@@ -112,7 +112,7 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
     if behind := mirror_behind(queue):
         yield Cause("RqCoreMirrorBehind", name, behind)
     if len({(each.says.version, each.says.code) for each in present}) > 1:
-        yield Cause("RqCoreCodeSkew", name, "its workers run different code")
+        yield Cause("RqCoreCodeSkew", name, "its workers run different code or versions of rq-core")
 
 
 def _leases_over(queue: QueueOverview) -> str:

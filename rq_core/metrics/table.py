@@ -125,7 +125,8 @@ FAMILIES: Final = (
     _state("rqc_scope_blocked_lanes", "Lanes that wait for it.", "queue", "scope"),
     _state(
         "rqc_scope_full",
-        "1 if it takes no job now. Of a family or a rate: if a lane waits for one of its keys.",
+        "1 if it takes no job now, which says nothing of whether a job waits for it. Of a family or a rate: 1 if a lane"
+        " waits for one of its keys.",
         "queue",
         "scope",
     ),
@@ -136,10 +137,21 @@ FAMILIES: Final = (
         "How much of the backlog's bound they use: at 1 enqueuing is refused, at 2 claiming.",
         "queue",
     ),
-    _state("rqc_kept_results_bytes", "What kept results take.", "queue"),
+    _state(
+        "rqc_backlog_oldest_seconds",
+        "How long the oldest event that was looked at has waited to be mirrored: the mirror is at least as far behind."
+        " 0 if none waits.",
+        "queue",
+    ),
+    _state(
+        "rqc_kept_results_bytes",
+        "Bytes that kept results take, with what an entry costs besides.",
+        "queue",
+    ),
     _state(
         "rqc_kept_results_ratio",
-        "How much of their bound they use: at 1 those nearest their end lose their values.",
+        "How much of the bound on kept results (kept_max_bytes) is used: at 1 those nearest their end lose their"
+        " values.",
         "queue",
     ),
     Family(
@@ -147,13 +159,7 @@ FAMILIES: Final = (
         "counter",
         "state",
         ("queue",),
-        "Kept results that have lost their values so.",
-    ),
-    _state(
-        "rqc_backlog_oldest_seconds",
-        "How long the oldest of them that was looked at has waited, so that the mirror is at least as far behind; 0 if"
-        " none waits.",
-        "queue",
+        "Kept results that have lost their values, so that others had room.",
     ),
     _state(
         "rqc_workers",
@@ -191,7 +197,13 @@ FAMILIES: Final = (
     ),
     _log("rqc_audit_orphaned_events", "Events in the log that Redis forgot.", "queue"),
     _log("rqc_audit_unproven_events", "Events that no proof has gone through yet.", "queue"),
-    _log("rqc_audit_proof_age_seconds", "How long ago the log was last proven.", "queue"),
+    _log(
+        "rqc_audit_proof_age_seconds",
+        "How long ago the last recorded proof of the log was made. A log that was never proven has no sample, and"
+        " a run of `rq-core audit verify` that finds a violation, has `--since`, or has only a reader's rights is not"
+        " recorded.",
+        "queue",
+    ),
     _log(
         "rqc_claims_ended_total",
         "Claims that ended, by the event that ended them, or lost. Exact: restarts and killed processes change nothing,"

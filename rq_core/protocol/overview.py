@@ -184,8 +184,12 @@ class QueueOverview:
 
     @property
     def full_scopes(self) -> tuple[ScopeLoad, ...]:
-        """The scopes that hold jobs up now."""
-        return tuple(each for each in self.scopes if each.full)
+        """The scopes that hold jobs up now. A full one for which no job waits is merely used."""
+        return tuple(each for each in self.scopes if each.full and self._waits_for(each))
+
+    def _waits_for(self, scope: ScopeLoad) -> bool:
+        """Whether a job waits for a scope. The queue's own cap blocks no lane: what is ready waits for it."""
+        return self.ready_jobs > 0 if scope.scope == QUEUE else scope.blocked_lanes > 0
 
 
 @dataclass(frozen=True, slots=True)

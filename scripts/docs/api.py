@@ -26,7 +26,8 @@ VARIABLES: Final = {
     REDIS_URL_VARIABLE: f"the server, where neither `--redis` nor `App(redis)` names one; else {DEFAULT_URL}",
     AUDIT_URL_VARIABLE: "the audit database, where neither `--audit` nor `App(audit=…)` names one."
     " A worker mirrors only with `--audit`",
-    FORCE_VARIABLE: "1: producers use a server that may lose jobs, or is a replica, as `--force` does for workers",
+    FORCE_VARIABLE: "1: producers use a server that may lose jobs, or is a replica, as `--force` does for workers;"
+    " and a worker starts although its app declares none of its `--queues`",
 }
 """The environment variables that the packages read, and what each says."""
 

@@ -265,6 +265,8 @@ RIGHTS_LIMITS: Final = """## What the roles keep apart
   cannot: a role can call what needs no more than it has (third column), and can do by hand with its keys whatever its
   commands allow. A producer can therefore spoil a queue that it may enqueue to; it cannot settle, extend or take a
   claim, and can do nothing in queues that are not its own.
+- A producer, a worker, an operator and a viewer can read the arguments and the kept results of every job in their
+  queues, and a mirror the arguments. Give jobs whose arguments must be secret queues of their own.
 - All roles that call scripts load them, known by their digest. A user that may load a function may replace one that
   workers call, and it would run with their rights: so only the preparer, which may touch no key, loads functions. Give
   its password to no program that runs all the time.

@@ -39,7 +39,7 @@ from sql_audit.cli.options import audit_option, required
     hidden=True,
     help="Stop when standard input ends, as it does when the parent process is gone.",
 )
-@force_option
+@force_option()
 @json_option
 def run(
     url: str | None,

@@ -11,6 +11,7 @@ import click
 from rq_core.cli.options import json_option, prefix_option, print_json, queue_option, queues_option
 from rq_core.cli.text import say
 from rq_core.errors import RqCoreError
+from rq_core.model.counted import counted
 from rq_core.model.url import REDIS_URL_VARIABLE
 from sql_audit.cli.options import Moment, audit_option, current, not_mirrored
 from sql_audit.cli.text import progress
@@ -205,16 +206,19 @@ def _print_result(result: Result) -> None:
     for found in result.queues.values():
         say(found.says)
         say(
-            f"  {found.verdict}: {found.events} events in {found.entries} entries and "
-            f"{found.batches} batches, {found.live} jobs alive"
+            f"  {found.verdict}: {counted(found.events, 'event')} in "
+            f"{counted(found.entries, 'entry', 'entries')} and "
+            f"{counted(found.batches, 'batch', 'batches')}, {counted(found.live, 'job')} alive"
         )
         if found.orphans:
-            say(f"  {found.orphans} events are orphaned: Redis forgot them")
+            orphans = counted(found.orphans, "event is orphaned", "events are orphaned")
+            say(f"  {orphans}: Redis forgot {'it' if found.orphans == 1 else 'them'}")
         for loss in found.losses:
             known = "lost" if loss.orphaned or loss.jobs else "may be lost"
             say(f"  {known}: {loss.at} {readable(loss.at_ms)}: {loss.says}")
         if found.restated:
-            say(f"  {found.restated} jobs were restated by a repair")
+            restated = counted(found.restated, "job was restated", "jobs were restated")
+            say(f"  {restated} by a repair")
         for note in found.notes:
             say(f"  cannot tell: {note.at} {readable(note.at_ms)}: {note.says}")
         for v in found.violations:

@@ -11,6 +11,7 @@ import click
 
 from rq_core.cli.options import actor, by_option, json_option, print_json, queue_option
 from rq_core.cli.text import say
+from rq_core.model.counted import counted
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.times import readable
 
@@ -112,9 +113,11 @@ def prune(
     for each in document:
         where = f"up to {each['cut']} ({readable(each['cut_at_ms'])})"
         if dry_run:
-            say(f"{each['queue']}: {each['jobs']} jobs would leave, {where}")
+            say(f"{each['queue']}: {counted(each['jobs'], 'job')} would leave, {where}")
         else:
-            say(
-                f"{each['queue']}: {each['jobs']} jobs and their {each['events']} events have left, "
-                f"{where}; {each['kept_events']} events are kept there"
+            jobs = counted(each["jobs"], "job and its", "jobs and their")
+            left, kept = (
+                counted(each["events"], "event"),
+                counted(each["kept_events"], "event is", "events are"),
             )
+            say(f"{each['queue']}: {jobs} {left} have left, {where}; {kept} kept there")

@@ -103,13 +103,15 @@ def restore(
         lost = len(each.lost) - uncertain
         say(f"{name}: {counted(lost, 'job')} lost, {len(each.revived)} revived{apart}")
         if each.forgotten:
-            say(
-                f"  {each.forgotten} ids of jobs that have ended are to be remembered, and Redis has forgotten them"
-            )
+            one = "id of a job that has ended is to be remembered, and Redis has forgotten it"
+            many = "ids of jobs that have ended are to be remembered, and Redis has forgotten them"
+            say(f"  {counted(each.forgotten, one, many)}")
         if each.names:
-            say(
-                f"  {each.names} names of jobs that have ended still stand (Throttle), and Redis has forgotten them"
+            one = "name of a job that has ended still stands (Throttle), and Redis has forgotten it"
+            many = (
+                "names of jobs that have ended still stand (Throttle), and Redis has forgotten them"
             )
+            say(f"  {counted(each.names, one, many)}")
         for job in each.lost:
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_ in each.revived:
@@ -148,9 +150,11 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
     for name, each in done.items():
         say(f"{name}: {counted(each.restored, 'job')} restored, {each.removed} removed")
         if each.remembered:
-            say(f"  {each.remembered} ids of jobs that have ended are remembered again")
+            one, many = "id of a job that has ended is", "ids of jobs that have ended are"
+            say(f"  {counted(each.remembered, one, many)} remembered again")
         if each.named:
-            say(f"  {each.named} names of jobs that have ended stand again")
+            one = "name of a job that has ended stands again"
+            say(f"  {counted(each.named, one, 'names of jobs that have ended stand again')}")
         for job in (*each.over, *each.uncertain, *each.unknown):
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_id in each.held:

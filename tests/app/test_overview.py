@@ -146,6 +146,19 @@ def test_a_queue_at_its_own_cap_is_full(seed: Seed) -> None:
     assert (scope.scope, scope.holders) == ("queue", 1)
 
 
+@pytest.mark.parametrize("cap", ["queue", "task=t"])
+def test_a_cap_that_is_used_up_holds_nothing_up_while_no_job_waits(seed: Seed, cap: str) -> None:
+    """`top` and `queues` called it full, with an alert beside it."""
+    seed.cap(cap, 1)
+    seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
+    seed.claim()
+
+    found = look(seed)
+
+    assert [each.full for each in found.scopes] == [True]
+    assert found.full_scopes == ()
+
+
 def test_more_blocked_lanes_than_are_looked_at_make_the_age_a_lower_bound(seed: Seed) -> None:
     seed.cap("tenant", 0)
     seed.enqueue(*(seed.job(f"j{n}", scopes=[f"tenant={n}"]) for n in range(20)))

@@ -408,6 +408,27 @@ def test_the_command_says_what_leaves_and_refuses_clearly(
     assert (row["actor"], row["jobs"], row["events"]) == ("ada", did["jobs"], did["events"])
 
 
+def test_one_job_that_leaves_is_told_in_the_singular(
+    writer: StreamWriter, mirror: Mirror, audit_url: str, database: Database
+) -> None:
+    """It was "1 jobs would leave"."""
+    at = ("--audit", audit_url)
+    writer.now_ms = int(time.time() * 1000) - 101 * DAY
+    writer.life("a")
+    auditlog.drain(mirror)
+    days(writer, 100)
+    enqueue(writer, "b")
+    auditlog.drain(mirror)
+    audit("verify", *at)
+
+    would = audit("prune", *at, "--older-than", "90d", "--dry-run").output
+    done = audit("prune", *at, "--older-than", "90d").output
+
+    assert "mail: 1 job would leave, up to" in would
+    assert "mail: 1 job and its 3 events have left, up to" in done
+    assert done.endswith("; 1 event is kept there\n")
+
+
 @pytest.mark.parametrize("said", ["90", "d", "-1d", "1.5d", "9999999d", "1q", ""])
 def test_other_spans_are_refused(said: str, audit_url: str) -> None:
     result = audit("prune", "--audit", audit_url, "--older-than", said)

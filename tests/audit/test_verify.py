@@ -23,7 +23,7 @@ from sql_audit.store.tables import APPEND_ONLY, EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.command import audit
-from tests.kit.outbox import StreamWriter
+from tests.kit.outbox import StreamWriter, enqueue
 from tests.kit.story import Story
 
 Row = dict[str, Any]
@@ -471,6 +471,20 @@ def test_epochs_that_the_events_do_not_show_are_found_though_the_chain_was_forge
 
 
 # What cannot be told: exit status 2.
+
+
+def test_one_of_anything_is_told_in_the_singular(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    """It was "1 events in 1 entries and 1 batches"."""
+    auditlog.drain(mirror)
+    began = command(database, "verify").output
+    enqueue(writer, "a")
+    auditlog.drain(mirror)
+    alive = command(database, "verify").output
+
+    assert "  holds: 1 event in 1 entry and 1 batch, 0 jobs alive\n" in began
+    assert "  holds: 2 events in 2 entries and 2 batches, 1 job alive\n" in alive
 
 
 def test_without_events_nothing_can_be_told(mirror: Mirror, database: Database) -> None:

@@ -11,6 +11,7 @@ from rq_core.cli.change import parse_assignment
 from rq_core.cli.options import actor
 from rq_core.cli.text import ago, span, utc
 from rq_core.connections.client import Client
+from rq_core.embedded.server import ServerStatus
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import NAME_PATTERN, queue_keys
 from rq_core.model.text import printable
@@ -48,6 +49,7 @@ def test_enqueue_options_reach_the_job(cli: CommandLine) -> None:
         "task": "send",
         "duplicate": False,
         "discarded": False,
+        "replaced": None,
     }
     found = cli.json("job", "mine")
     assert found["state"] == "scheduled"
@@ -70,7 +72,9 @@ def test_enqueue_of_a_live_id_changes_nothing(cli: CommandLine, client: Client) 
 
     assert result.exit_code == 0
     assert result.stdout == "x\n"
-    assert result.stderr == "job x is live already, or its id is remembered: nothing was enqueued\n"
+    assert result.stderr == (
+        "nothing was enqueued: job x is live, its id is remembered, or it has the unique name of this call\n"
+    )
     assert before == lines_of(client.run(client.calls.reads.snapshot("mail")))
 
 
@@ -79,15 +83,51 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module with an app, in the current directory."""
     name = f"tasks_of_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(
-        "from rq_core import App, RetryPolicy\n"
+        "from rq_core import App, RetryPolicy, Unique\n"
         "app = App(redis='redis://localhost:1/0', prefix='own')\n"
         "empty = App()\n"
         "@app.task(retry=RetryPolicy(max_attempts=9))\n"
         "def send(to: str, n: int = 1) -> None: ...\n"
+        "@app.task(queue='mail', unique=Unique(per='to'))\n"
+        "def first(to: str) -> None: ...\n"
+        "@app.task(queue='mail', unique=Unique(per='to', on_duplicate='replace'))\n"
+        "def last(to: str) -> None: ...\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return name
+
+
+@pytest.mark.parametrize("task", ["first", "last"])
+def test_enqueue_of_a_unique_name_that_is_held_says_what_became_of_the_call(
+    cli: CommandLine, module: str, task: str
+) -> None:
+    """It said that the job's id is remembered, and no word of the job that was replaced."""
+    words = (
+        "--app",
+        f"{module}:app",
+        "--redis",
+        cli.url,
+        "--prefix",
+        "rqc",
+        "--json-args",
+        '{"to": "a"}',
+    )
+    held = cli.ok("enqueue", "mail", task, *words).strip()
+
+    facts = cli("enqueue", "mail", task, *words, "--json")
+    said = cli("enqueue", "mail", task, *words)
+
+    told = json.loads(facts.stdout)
+    if task == "first":
+        assert (told["id"], told["duplicate"], told["replaced"]) == (held, True, None)
+        assert said.stderr == (
+            f"nothing was enqueued: job {held} is live, its id is remembered, or it has the unique name of this"
+            " call\n"
+        )
+    else:
+        assert (told["id"] != held, told["duplicate"], told["replaced"]) == (True, False, held)
+        assert said.stderr == ""
 
 
 def test_app_checks_the_arguments_and_gives_its_options(cli: CommandLine, module: str) -> None:
@@ -109,7 +149,7 @@ def test_arguments_that_do_not_fit_the_task_are_refused(cli: CommandLine, module
 
 def test_task_that_the_app_lacks_is_refused(cli: CommandLine, module: str) -> None:
     assert cli.line(2, "enqueue", "mail", "sned", "--app", module) == (
-        "no task 'sned' here: known are send."
+        "no task 'sned' here: known are first, last, send."
     )
     assert cli.line(2, "enqueue", "mail", "sned", "--app", f"{module}:empty") == (
         "no task 'sned' here: known are none."
@@ -323,14 +363,14 @@ def test_edit_says_why_a_job_was_not_edited(cli: CommandLine, client: Client) ->
     cli.ok("enqueue", "mail", "send", "--id", "waits", "--expires", "60")
 
     assert cli.line(1, "edit", "runs", "--now", "--json") == (
-        "1 of 1 jobs not edited/same: runs (it is running)"
+        "1 of 1 job not edited/same: runs (it is running)"
     )
     assert cli.line(1, "edit", "waits", "--delay", "60", "--json") == (
-        "1 of 1 jobs not edited/same: waits (never: it would become ready at its deadline or later)"
+        "1 of 1 job not edited/same: waits (never: it would become ready at its deadline or later)"
     )
     line = cli.json("job", "waits")["line"]
     assert cli.line(1, "edit", "waits", "--delay", "5", "--if-line", f"{line}0", "--json") == (
-        "1 of 1 jobs not edited/same: waits (changed: its state line is another one by now)"
+        "1 of 1 job not edited/same: waits (changed: its state line is another one by now)"
     )
     assert cli.ok("edit", "waits", "--delay", "5", "--if-line", line) == "waits edited\n"
     assert "expires" in cli.ok("job", "waits")
@@ -382,7 +422,7 @@ def test_requeue_and_prune_take_ids_or_all(cli: CommandLine, client: Client, kil
 
     assert cli.json("requeue", "d2") == {"d2": "requeued"}
     assert cli.json("prune", "d1", "--queue", "mail") == {"d1": "pruned"}
-    assert cli.line(1, "requeue", "d2", "--json") == ("1 of 1 jobs not requeued: d2 (it is ready)")
+    assert cli.line(1, "requeue", "d2", "--json") == "1 of 1 job not requeued: d2 (it is ready)"
     assert cli.json("requeue", "--all-dead", "mail") == {"d3": "requeued", "d4": "requeued"}
     assert cli.ok("requeue", "--all-dead", "mail") == "no jobs\n"
     assert client.run(client.calls.reads.snapshot("mail"))["ready:2"] == ["d2", "d3", "d4"]
@@ -487,6 +527,16 @@ def test_doctor_goes_on_after_a_queue_it_cannot_read(cli: CommandLine, client: C
 
 
 # --- words --------------------------------------------------------------------------------------
+
+
+def test_one_client_of_the_embedded_server_is_told_in_the_singular(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was "1 clients"."""
+    found = ServerStatus(directory=Path("data"), running=True, pid=7, version="9.0", clients=1)
+    monkeypatch.setattr("rq_core.embedded.server.status", lambda _: found)
+
+    assert ", process 7, 1 client, " in cli.ok("server", "status")
 
 
 def test_times_read_well() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,6 +182,26 @@ def test_a_queue_that_the_list_lacks_is_found_and_listed(
     assert "mail: mended, all agrees" in cli.ok("doctor", "mail", "--repair")
     assert control.smembers("rqc:queues") == {"mail", "sms"}
     cli.ok("doctor", "--audit", audit)
+
+
+@pytest.mark.parametrize("other", ["empty", "behind"])
+def test_a_repair_beside_a_log_that_could_not_be_compared_does_not_say_that_all_agrees(
+    cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
+) -> None:
+    """Beside an error, and beside what the log cannot tell, it said that all agrees."""
+    audit = tmp_path / "audit.db"
+    cli("audit", "run", "--once", "--audit", f"sqlite:///{audit}")
+    if other == "behind":
+        shutil.copy(audit, tmp_path / "behind.db")
+        cli.ok("enqueue", "mail", "send")
+        cli("audit", "run", "--once", "--audit", f"sqlite:///{audit}")
+    control.srem("rqc:queues", "mail")
+
+    said = cli("doctor", "mail", "--repair", "--audit", f"sqlite:///{tmp_path}/{other}.db")
+
+    assert said.exit_code == {"empty": 1, "behind": 2}[other]
+    assert "mail: mended\n" in said.stdout
+    assert "mail: mended, all agrees" not in said.stdout
 
 
 @pytest.mark.parametrize(

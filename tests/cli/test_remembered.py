@@ -25,8 +25,8 @@ def test_a_repeated_enqueue_says_that_the_job_is_known(cli: CommandLine, done: s
     result = cli("enqueue", "mail", "send", "--idempotency-key", "order-42")
 
     assert (0, f"{done}\n") == (result.exit_code, result.stdout)
-    assert f"job {done} is live already, or its id is remembered: nothing was enqueued\n" == (
-        result.stderr
+    assert result.stderr == (
+        f"nothing was enqueued: job {done} is live, its id is remembered, or it has the unique name of this call\n"
     )
 
 

@@ -18,7 +18,13 @@ from django.test import RequestFactory
 from fastapi.testclient import TestClient
 
 from rq_core import testing
-from rq_core.errors import QueueFull, ServerUnavailable, WaitTimeout
+from rq_core.errors import (
+    IdempotencyMismatch,
+    QueueFull,
+    ServerUnavailable,
+    UniqueHeld,
+    WaitTimeout,
+)
 from tests.docs.transcript import DOCS, EXAMPLES
 
 Load = Callable[[str], Any]
@@ -195,6 +201,8 @@ def refusing(monkeypatch: pytest.MonkeyPatch, example: Any, name: str, error: Ex
 ERRORS = [
     (QueueFull(queue="mail"), 503),
     (ServerUnavailable(url="redis://x", why="refused"), 503),
+    (UniqueHeld(queue="mail", name="send/to=b", id="j-2", holder="j-1"), 409),
+    (IdempotencyMismatch(queue="mail", id="j-1", task="send"), 409),
 ]
 
 
@@ -242,11 +250,14 @@ def test_django_enqueues_after_the_commit(load: Load, monkeypatch: pytest.Monkey
         with testing.fake(example.jobs) as fake:
             asked = example.post_mail(RequestFactory().post("/mails", data))
             (job,) = fake.enqueued("mail")
-            refusing(monkeypatch, example, "enqueue", ERRORS[0][0])
-            refused = example.post_mail(RequestFactory().post("/mails", data))
+            answers = []
+            for error, _ in ERRORS:
+                refusing(monkeypatch, example, "enqueue", error)
+                refused = example.post_mail(RequestFactory().post("/mails", data))
+                answers.append(refused.status_code)
     finally:
         connections.close_all()
 
     assert 202 == asked.status_code
     assert job.id in asked.content.decode()
-    assert 503 == refused.status_code
+    assert [status for _, status in ERRORS] == answers
