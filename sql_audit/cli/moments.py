@@ -8,6 +8,7 @@ import click
 
 from rq_core.cli.options import json_option, once, queue_option
 from rq_core.cli.text import say, terminal
+from rq_core.model.counted import counted
 from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable
@@ -44,7 +45,7 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
             held_back = f"held back by {wait.held_back_by}; " if wait.held_back_by else ""
             say(
                 f"  waited {in_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; {held_back}"
-                f"{least}{wait.others_claimed} claims of others began meanwhile"
+                f"{least}{counted(wait.others_claimed, 'claim')} of other jobs began meanwhile"
             )
             if wait.judged_from_ms is not None:
                 say(f"    from {readable(wait.judged_from_ms)} on:")
@@ -53,7 +54,7 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
                 word = "spent" if " per " in each.limit else "full"
                 say(
                     f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
-                    f"{least}{each.holders} claims of others{named}"
+                    f"{least}{counted(each.holders, 'claim')} of other jobs{named}"
                 )
         if answer.pruned is not None:
             say(f"  not all may be told: {answer.pruned.says}")

@@ -96,7 +96,7 @@ def test_a_long_wait_is_judged_by_the_last_claims_before_its_end(batch: Database
     assert wait.held_back_by == "task=send"
     url = batch.address.render_as_string(hide_password=False)
     said = audit("why", "b150", "--queue", QUEUE, "--audit", url).output
-    assert f"at least {wait.others_claimed} claims of others began meanwhile" in said
+    assert f"at least {wait.others_claimed} claims of other jobs began meanwhile" in said
 
 
 def test_a_short_wait_is_judged_by_all_claims(batch: Database) -> None:

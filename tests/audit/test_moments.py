@@ -233,7 +233,7 @@ def test_why_names_the_full_scope_and_who_held_it(one_at_a_time: None, database:
     told = said(database, "why", "c")
     document = json.loads(said(database, "why", "c", "--json"))
 
-    assert "tenant=acme ≤ 1: full for 300 ms, 2 claims of others, the last a, b" in told
+    assert "tenant=acme ≤ 1: full for 300 ms, 2 claims of other jobs, the last a, b" in told
     assert document["jobs"][0]["waits"][0]["claim"] == 1
 
 
