@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.database import Database
 from sql_audit.upkeep.off import switch_off
+from tests.audit.pruning import DAY, prove, prune_at
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
@@ -248,6 +250,14 @@ def keep_a_value_that_was_never_told(client: Client, run: Callable[[str, str], N
     return "a value is kept, and by the log there is none"
 
 
+def keep_a_result_of_a_job_that_never_was(client: Client, run: Callable[[str, str], None]) -> str:
+    run("other", '"b"')
+    line, value = kept_of(client, "other")
+    spoil(client, "results", "HSET", "a", line)
+    spoil(client, "returned", "HSET", "a", value)
+    return "and by the log that is not its claim"
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -255,6 +265,7 @@ def keep_a_value_that_was_never_told(client: Client, run: Callable[[str, str], N
         keep_a_result_of_a_cancelled_job,
         keep_the_result_of_the_job_before,
         keep_a_value_that_was_never_told,
+        keep_a_result_of_a_job_that_never_was,
     ],
 )
 def test_a_result_that_is_not_the_logs_is_found(
@@ -357,6 +368,34 @@ def test_a_result_of_an_older_claim_is_a_lie_on_both_sides_of_a_gap(
     assert [("I14", "a")] == [
         (v.invariant, v.job_id) for v in found if "the result of claim" in v.says
     ]
+
+
+def test_results_of_jobs_that_sql_does_not_have_are_no_lies(
+    client: Client,
+    database: Database,
+    kept: Callable[[str, str], None],
+    mirror_all: Callable[[], int],
+) -> None:
+    """They ended before the log began, in a gap, or were pruned."""
+    kept("pruned", '"1"')
+    prove(database)
+    prune_at(database, int(time.time() * 1000) + 100 * DAY)
+    assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE job_id = 'pruned'") == []
+    while_the_log_is_off(client, database, lambda client: succeed(client, "unseen", '"2"'))
+    mirror_all()
+    assert compare(client, database, QUEUE) == ([], [])
+
+
+def test_results_that_are_older_than_the_log_are_no_lies(
+    client: Client, database: Database, mirror_all: Callable[[], int]
+) -> None:
+    succeed(client, "early", '"1"')
+    keeping(client, "anchor")
+    spoil(client, "outbox", "XTRIM", "MAXLEN", 1)
+    mirror_all()
+
+    assert kept_of(client, "early")[1] == '"1"'
+    assert compare(client, database, QUEUE) == ([], [])
 
 
 def test_ends_that_are_not_mirrored_yet_count_when_the_log_is_switched_on_again(
