@@ -20,7 +20,8 @@ class Log:
     records: dict[str, JobRecord] = field(default_factory=dict)
     """Every job that the log has, gone ones included."""
     ends: dict[str, End] = field(default_factory=dict)
-    """How those jobs left Redis of which nothing is told later."""
+    """How those jobs left Redis that have not come back since. An end before a gap, or before an entry that cannot be
+    read, is not among them."""
     entries: int = 0
     whole: bool = False
     """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
@@ -49,20 +50,17 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
         log.entries += 1
         try:
             entry = decode(entry_id, raw)
+            if before is not None and not _follows(before, entry):
+                log.gaps.append(entry_id)
+                _miss(log)
             _fold(log, entry)
             note(log, entry)
         except (Undecodable, ValueError, TypeError) as error:
             log.unreadable.append(f"{entry_id}: {error}")
             before = None
-            forget(log)
+            _miss(log)
             log.epoch = number.epoch
             continue
-        if before is not None:
-            same = before.id.epoch == entry.id.epoch
-            if entry.id.seq != (before.id.seq + 1 if same else 0):
-                log.gaps.append(entry_id)
-                forget(log)
-                note(log, entry)
         if entry.event is Event.EPOCH_STARTED and entry.id.seq == 0:
             reason = entry.data["reason"]
             first = reason == "created" and log.entries == 1
@@ -75,6 +73,19 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
             log.whole = log.whole or first or attached
         before = entry
     return log
+
+
+def _follows(before: Entry, entry: Entry) -> bool:
+    """Whether nothing is missing between two entries."""
+    same = before.id.epoch == entry.id.epoch
+    return entry.id.seq == (before.id.seq + 1 if same else 0)
+
+
+def _miss(log: Log) -> None:
+    """Something is missing: forget what it may have changed."""
+    forget(log)
+    # Another job may have had the id of each there, and have ended otherwise.
+    log.ends.clear()
 
 
 def forget(log: Log) -> None:
@@ -111,9 +122,10 @@ def _fold(log: Log, entry: Entry) -> None:
         if entry.event in CLEARS and known is None:
             continue  # It does not say how the job stands.
         record, _ = fold(known, entry, event)
-        if entry.event in JOB_ENDS and record.state is None:
-            log.ends[event.job_id] = End.of(entry.event, event.fields)
-        else:
+        if record.state is not None:
             log.ends.pop(event.job_id, None)
+        elif entry.event in JOB_ENDS:
+            # Other events of a job that is gone, such as a settlement that was refused, change nothing of how it ended.
+            log.ends[event.job_id] = End.of(entry.event, event.fields)
         log.records[event.job_id] = record
         log.seq_max = max(log.seq_max, record.seq or 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -36,7 +37,7 @@ _JOBS: Final = text(
     " FROM job WHERE queue = :queue AND job_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
 _LAST: Final = text(
-    "SELECT type, detail FROM job_event WHERE job_id = :job_id AND queue = :queue AND type IN :types"
+    "SELECT type, task, detail FROM job_event WHERE job_id = :job_id AND queue = :queue AND type IN :types"
     " AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch DESC, seq DESC LIMIT 1"
 ).bindparams(bindparam("types", expanding=True))
 IDS_CHUNK: Final = 1_000
@@ -98,8 +99,9 @@ def _outcome(
         error = row.error_type and JobError(row.error_type, row.error_message or "")
     else:
         # The row is of a later life of this id.
-        event, detail = _last(connection, queue, job_id, tuple(JOB_ENDS), upto)
-        ended_by = detail.get("reason") if event is Event.REMOVED else event
+        last_end = _last(connection, queue, job_id, tuple(JOB_ENDS), upto)
+        is_removed = last_end.event is Event.REMOVED
+        ended_by = last_end.detail.get("reason") if is_removed else last_end.event
         error = None
     match ended_by:
         case Event.SUCCEEDED:
@@ -109,14 +111,14 @@ def _outcome(
         case Event.EXPIRED:
             return Expired(job_id)
         case Event.PRUNED | State.DEAD:
-            event, detail = _last(connection, queue, job_id, _DEATHS, upto)
+            event, detail, _ = _last(connection, queue, job_id, _DEATHS, upto)
             why = EFFECTS[event].dies_of if event else row.reason
             return Failed(
                 job_id, reason=str(detail.get("reason") or why or ""), error=error or None
             )
         case Event.REPLACED:
-            _, detail = _last(connection, queue, job_id, (Event.REPLACED,), upto)
-            return Replaced(job_id, by=detail.get("by_job", ""))
+            by = _last(connection, queue, job_id, (Event.REPLACED,), upto).detail.get("by_job", "")
+            return Replaced(job_id, by=by)
         case _:
             # Redis lost it, or never accepted it.
             return Gone(job_id)
@@ -130,15 +132,27 @@ def _succeeded(
     is_last = (row.last_epoch, row.last_seq) == upto
     if is_last and row.keep_ms is None:
         return Succeeded(job_id)
-    _, detail = _last(connection, queue, job_id, (Event.SUCCEEDED,), upto)
+    _, detail, task = _last(connection, queue, job_id, (Event.SUCCEEDED,), upto)
     value = detail.get("value")
     if value is not None:
-        return Succeeded(job_id, kept=Kept(value, row.task), missing=None)
+        # Another task may have used the id since: its annotation says nothing of this value.
+        kept = Kept(value, row.task if is_last else task)
+        return Succeeded(job_id, kept=kept, missing=None)
     if not is_last and "value_digest" not in detail:
         return Succeeded(job_id)
     # When it ended is not known of an earlier life.
     over = is_last and row.finished_at_ms + row.keep_ms <= time.time() * 1000
     return Succeeded(job_id, missing=EXPIRED if over else LOST)
+
+
+class _Told(NamedTuple):
+    """An event of a job; of no type if there is none."""
+
+    event: Event | None = None
+    detail: Mapping[str, Any] = MappingProxyType({})
+    """What it carries."""
+    task: str | None = None
+    """The job's, as it was then."""
 
 
 def _last(
@@ -147,8 +161,8 @@ def _last(
     job_id: str,
     types: Sequence[Event],
     upto: tuple[int, int],
-) -> tuple[Event | None, dict[str, Any]]:
-    """The last event of one of these types of a job, up to this one, and what it carries; None if there is none."""
+) -> _Told:
+    """The last event of one of these types of a job, up to this one."""
     asked = {
         "job_id": job_id,
         "queue": queue,
@@ -157,7 +171,9 @@ def _last(
         "seq": upto[1],
     }
     row = connection.execute(_LAST, asked).one_or_none()
-    return (None, {}) if row is None else (Event(row.type), json.loads(row.detail or "{}"))
+    if row is None:
+        return _Told()
+    return _Told(Event(row.type), json.loads(row.detail or "{}"), row.task)
 
 
 def open_endings(url: str) -> LogEndings:

@@ -416,6 +416,11 @@ APPEND_ONLY: Final = (
 )  # fmt: skip
 """Tables in which the database itself refuses UPDATE and DELETE, but for DOORS."""
 
+UNTIL_ZEROS: Final = "0" * 20
+UNTIL: Final = f"SUBSTR('{UNTIL_ZEROS}', LENGTH(name_stands) - 5) || SUBSTR(name_stands, 7)"
+"""The instant of a name that stands until one (``until:1795225806504``), with so many digits that it can be compared as
+text: a client may have written what is no number, which PostgreSQL would refuse."""
+
 EVERYDAY_INDEXES: Final = (
     (
         f"CREATE INDEX job_attempt_span ON job_attempt (queue, ({SPAN}), ended_at_ms, claimed_at_ms, ready_at_ms) "
@@ -433,6 +438,7 @@ EVERYDAY_INDEXES: Final = (
     "CREATE INDEX job_alive ON job (state, queue, ready_at_ms) WHERE finished_at_ms IS NULL",
     "CREATE INDEX job_cancelled ON job (queue, finished_at_ms) WHERE state = 'cancelled'",
     "CREATE INDEX job_unique ON job (queue, unique_name) WHERE unique_name IS NOT NULL",
+    f"CREATE INDEX job_throttled ON job (queue, ({UNTIL})) WHERE name_stands LIKE 'until:%'",
     "CREATE INDEX job_discarded ON job (queue, finished_at_ms) WHERE state = 'discarded'",
     "CREATE INDEX job_remembered ON job (queue, once_ms) WHERE once_ms IS NOT NULL",
     "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",

@@ -11,7 +11,7 @@ happens whole or not at all; one that was killed is run again, and does what is 
 What decides that a job is lost is read in this order: Redis lacks it, then the mirror has everything that
 Redis had logged by then, then SQL still takes it for alive or lost. So it cannot have ended unseen, but in a gap of the
 log or in an entry that is in quarantine: a job of which nothing was told since is *uncertain*
-(:mod:`sql_audit.upkeep.uncertain`), and is put back only with ``accept_gaps``.
+(:mod:`sql_audit.mirror.unseen`), and is put back only with ``accept_gaps``.
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -41,6 +41,7 @@ from sql_audit.errors import MirrorBehind
 from sql_audit.mirror import refold
 from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.kinds import INTEGER_MAX
+from sql_audit.mirror.unseen import Places
 from sql_audit.queries.history import audit_id
 from sql_audit.store import orphans
 from sql_audit.store.database import Database
@@ -48,7 +49,7 @@ from sql_audit.store.rows import Job
 from sql_audit.store.statements import CURSOR
 from sql_audit.store.tables import GONE, LOST
 from sql_audit.upkeep.lost import LostJob, Told, judge, tell
-from sql_audit.upkeep.uncertain import Places, ended_by_baselines
+from sql_audit.upkeep.uncertain import ended_by_baselines
 from sql_audit.upkeep.windows import forgotten, in_force, named, names_in_force
 
 CHUNK: Final = 1_000

@@ -9,6 +9,7 @@ from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database
+from sql_audit.upkeep import windows
 from tests.kit import auditlog
 from tests.kit.long_log import LongLog
 from tests.rigs import ten_million
@@ -50,6 +51,23 @@ def test_the_events_of_jobs_are_found_by_their_ids(long_log: Database) -> None:
     )
     assert [line for line in plan if by_id in line], plan
     assert not [line for line in plan if "(queue=?)" in line]
+
+
+def test_names_that_stand_are_found_by_their_instants(long_log: Database) -> None:
+    """Not by reading every throttled job that has ended."""
+
+    def ask(database: Database) -> None:
+        with database.readers.connect() as connection:
+            windows.names_in_force(connection, "mail", 5)
+
+    *_, plan = ten_million.plans_of(long_log, ten_million.Question("names", ask), no_scans=True)
+
+    by_instant = (
+        "INDEX job_throttled (queue=? AND <expr>>?"
+        if long_log.dialect == "sqlite"
+        else "Index Cond: ((queue = 'mail'::text) AND ((substr("
+    )
+    assert [line for line in plan if by_instant in line], plan
 
 
 def test_a_full_scan_would_be_seen(long_log: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
+from sql_audit.queries.history import audit_id
 from sql_audit.store.database import Database
+from sql_audit.upkeep.off import switch_off
+from tests.audit.pruning import DAY, prove, prune_at
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
@@ -174,10 +178,7 @@ def kept(client: Client, mirror_all: Callable[[], int]) -> Callable[[str, str], 
     mirror_all()
 
     def run(job_id: str, value: str) -> None:
-        job = NewJob(job_id, QUEUE, Profile("send"), "{}", ties=ties_of(keep_ms=HOUR))
-        client.run(client.calls.enqueue.many([job]))
-        (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
-        client.run(claims.complete(QUEUE, "w-1", [(claim.id, claim.fence)], {1: pack(value)}))
+        succeed(client, job_id, value)
         mirror_all()
         later = NewJob("later", QUEUE, Profile("send"), "{}", delay_ms=HOUR)
         client.run(client.calls.enqueue.many([later]))
@@ -186,6 +187,21 @@ def kept(client: Client, mirror_all: Callable[[], int]) -> Callable[[str, str], 
     client.run(client.calls.delivery.handshake(QUEUE))
     mirror_all()
     return run
+
+
+def keeping(client: Client, job_id: str) -> None:
+    """Enqueue a job whose result is kept."""
+    job = NewJob(job_id, QUEUE, Profile("send"), "{}", ties=ties_of(keep_ms=HOUR))
+    client.run(client.calls.enqueue.many([job]))
+
+
+def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
+    """Run such a job, which returns this. Returns its id and its fence."""
+    keeping(client, job_id)
+    (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
+    held = claim.id, claim.fence
+    client.run(claims.complete(QUEUE, "w-1", [held], {1: pack(value)}))
+    return held
 
 
 def kept_of(client: Client, job_id: str) -> tuple[str, str]:
@@ -204,8 +220,7 @@ def swap_values(client: Client, run: Callable[[str, str], None]) -> str:
 
 def keep_a_result_of_a_cancelled_job(client: Client, run: Callable[[str, str], None]) -> str:
     run("other", '"b"')
-    job = NewJob("a", QUEUE, Profile("send"), "{}", ties=ties_of(keep_ms=HOUR))
-    client.run(client.calls.enqueue.many([job]))
+    keeping(client, "a")
     client.run(client.calls.admin.cancel(QUEUE, ["a"]))
     line, value = kept_of(client, "other")
     spoil(client, "results", "HSET", "a", line)
@@ -225,8 +240,7 @@ def keep_the_result_of_the_job_before(client: Client, run: Callable[[str, str], 
 def keep_a_value_that_was_never_told(client: Client, run: Callable[[str, str], None]) -> str:
     run("a", '"a"')
     line, value = kept_of(client, "a")
-    job = NewJob("plain", QUEUE, Profile("send"), "{}", ties=ties_of(keep_ms=HOUR))
-    client.run(client.calls.enqueue.many([job]))
+    keeping(client, "plain")
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     client.run(claims.complete(QUEUE, "w-1", [(claim.id, claim.fence)], {1: "!too_large"}))
     head, _, rest = line.partition(" fence=")
@@ -236,6 +250,14 @@ def keep_a_value_that_was_never_told(client: Client, run: Callable[[str, str], N
     return "a value is kept, and by the log there is none"
 
 
+def keep_a_result_of_a_job_that_never_was(client: Client, run: Callable[[str, str], None]) -> str:
+    run("other", '"b"')
+    line, value = kept_of(client, "other")
+    spoil(client, "results", "HSET", "a", line)
+    spoil(client, "returned", "HSET", "a", value)
+    return "and by the log that is not its claim"
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -243,6 +265,7 @@ def keep_a_value_that_was_never_told(client: Client, run: Callable[[str, str], N
         keep_a_result_of_a_cancelled_job,
         keep_the_result_of_the_job_before,
         keep_a_value_that_was_never_told,
+        keep_a_result_of_a_job_that_never_was,
     ],
 )
 def test_a_result_that_is_not_the_logs_is_found(
@@ -261,6 +284,140 @@ def test_a_result_that_is_not_the_logs_is_found(
         ]
         assert [("I14", "plain" if "none" in says else "a")] == found
         mirror_all()
+
+
+def succeed_again(client: Client) -> None:
+    succeed(client, "a", '"2"')
+
+
+def cancel_again(client: Client) -> None:
+    keeping(client, "a")
+    client.run(client.calls.admin.cancel(QUEUE, ["a"]))
+
+
+def while_the_log_is_off(
+    client: Client, database: Database, again: Callable[[Client], None]
+) -> None:
+    switch_off(client, database, QUEUE)
+    again(client)
+    keeping(client, "anchor")
+    spoil(client, "outbox", "XTRIM", "MAXLEN", 1)
+
+
+def before_the_outbox_is_lost(
+    client: Client, database: Database, again: Callable[[Client], None]
+) -> None:
+    again(client)
+    spoil(client, "outbox", "DEL")
+
+
+def among_entries_that_are_gone(
+    client: Client, database: Database, again: Callable[[Client], None]
+) -> None:
+    (before,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
+    again(client)
+    (after,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
+    keeping(client, "anchor")
+    spoil(client, "outbox", "XDEL", *(at for at, _ in after[len(before) :]))
+
+
+every_gap = pytest.mark.parametrize(
+    "unseen", [while_the_log_is_off, before_the_outbox_is_lost, among_entries_that_are_gone]
+)
+
+
+@every_gap
+@pytest.mark.parametrize("again", [succeed_again, cancel_again])
+def test_a_result_of_a_job_that_ran_in_a_gap_is_no_lie(
+    client: Client,
+    database: Database,
+    kept: Callable[[str, str], None],
+    mirror_all: Callable[[], int],
+    unseen: Callable[[Client, Database, Callable[[Client], None]], None],
+    again: Callable[[Client], None],
+) -> None:
+    """Its id had another job before, of which the log has the end. Once the baseline behind the gap was complete, this
+    was a violation until the result was over."""
+    kept("a", '"1"')
+    unseen(client, database, again)
+    before_it = [v for v in compare(client, database, QUEUE)[0] if v.invariant == "I14"]
+    mirror_all()
+
+    assert before_it == []
+    assert compare(client, database, QUEUE) == ([], [])
+    assert verify(database).violations == []
+
+
+@every_gap
+def test_a_result_of_an_older_claim_is_a_lie_on_both_sides_of_a_gap(
+    client: Client,
+    database: Database,
+    kept: Callable[[str, str], None],
+    mirror_all: Callable[[], int],
+    unseen: Callable[[Client, Database, Callable[[Client], None]], None],
+) -> None:
+    kept("a", '"1"')
+    line, value = kept_of(client, "a")
+    kept("a", '"2"')
+    unseen(client, database, lambda client: keeping(client, "other"))
+    mirror_all()
+    spoil(client, "results", "HSET", "a", line)
+    spoil(client, "returned", "HSET", "a", value)
+
+    found = compare(client, database, QUEUE)[0]
+    assert [("I14", "a")] == [
+        (v.invariant, v.job_id) for v in found if "the result of claim" in v.says
+    ]
+
+
+def test_results_of_jobs_that_sql_does_not_have_are_no_lies(
+    client: Client,
+    database: Database,
+    kept: Callable[[str, str], None],
+    mirror_all: Callable[[], int],
+) -> None:
+    """They ended before the log began, in a gap, or were pruned."""
+    kept("pruned", '"1"')
+    prove(database)
+    prune_at(database, int(time.time() * 1000) + 100 * DAY)
+    assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE job_id = 'pruned'") == []
+    while_the_log_is_off(client, database, lambda client: succeed(client, "unseen", '"2"'))
+    mirror_all()
+    assert compare(client, database, QUEUE) == ([], [])
+
+
+def test_results_that_are_older_than_the_log_are_no_lies(
+    client: Client, database: Database, mirror_all: Callable[[], int]
+) -> None:
+    succeed(client, "early", '"1"')
+    keeping(client, "anchor")
+    spoil(client, "outbox", "XTRIM", "MAXLEN", 1)
+    mirror_all()
+
+    assert kept_of(client, "early")[1] == '"1"'
+    assert compare(client, database, QUEUE) == ([], [])
+
+
+def test_ends_that_are_not_mirrored_yet_count_when_the_log_is_switched_on_again(
+    client: Client, database: Database, kept: Callable[[str, str], None]
+) -> None:
+    kept("a", '"1"')
+    switch_off(client, database, QUEUE)
+    succeed(client, "a", '"2"')
+    client.run(client.calls.audit.attach(QUEUE, audit_id(database)))
+
+    assert compare(client, database, QUEUE)[0] == []
+
+
+def test_a_settlement_that_was_refused_behind_a_jobs_end_does_not_hide_that_end(
+    client: Client, database: Database, kept: Callable[[str, str], None]
+) -> None:
+    """The end before it, of the id's first job, was compared with the second one's result."""
+    kept("a", '"1"')
+    held = succeed(client, "a", '"2"')
+    assert client.run(claims.complete(QUEUE, "w-1", [held])) == {"a": "gone"}
+
+    assert compare(client, database, QUEUE) == ([], [])
 
 
 def test_an_entry_that_was_taken_out_of_the_outbox_is_missed(

@@ -48,8 +48,8 @@ def leave_a_value_behind(seed: Seed) -> None:
     seed.control.hset(seed.keys("returned"), "stray", "1")
 
 
-def put_another_value_in_its_place(seed: Seed) -> None:
-    seed.control.hset(seed.keys("returned"), "a", '"c"')
+def put_another_value_in_its_place(seed: Seed, job_id: str = "a") -> None:
+    seed.control.hset(seed.keys("returned"), job_id, '"x"')
 
 
 def call_a_cancelled_job_a_success(seed: Seed) -> None:
@@ -130,3 +130,51 @@ def test_a_result_of_another_job_is_told_to_no_caller(
 
     found = seed.client.run(seed.client.calls.endings.look("q", [job_id]))
     assert {job_id: Absent(None)} == found
+
+
+def use_an_id_again_in_a_gap(seed: Seed) -> None:
+    """Entries are gone that had another job of the id, and its end."""
+    before = len(seed.snapshot()["outbox"])
+    run_again(seed)
+    again = [at for at, _ in seed.snapshot()["outbox"][before:]]
+    seed.enqueue("later")
+    seed.control.xdel(seed.keys("outbox"), *again)
+
+
+def use_an_id_again_in_an_unreadable_entry(seed: Seed) -> None:
+    """The entry of its end is one of another release."""
+    run_again(seed)
+    *rest, (at, told) = seed.snapshot()["outbox"]
+    assert told["type"] == "succeeded"
+    seed.control.delete(seed.keys("outbox"))
+    for entry_id, fields in (*rest[:-2], (at, told | {"type": "news"})):
+        seed.control.xadd(seed.keys("outbox"), fields, id=entry_id)
+
+
+def run_again(seed: Seed) -> None:
+    seed.enqueue("a", keep_ms=HOUR)
+    seed.complete(*seed.claim().jobs, values={1: pack('"n"')})
+
+
+@pytest.mark.parametrize(
+    "plant", [use_an_id_again_in_a_gap, use_an_id_again_in_an_unreadable_entry]
+)
+def test_a_result_of_a_job_whose_end_cannot_be_read_stays(
+    seed: Seed, plant: Callable[[Seed], None]
+) -> None:
+    """--repair removed it, since the last end that could be read was that of the job before."""
+    plant(seed)
+
+    assert "results" not in named(look(seed))
+    mend(seed)
+    found = seed.client.run(seed.client.calls.endings.look("q", ["a"]))
+    assert {"a": Succeeded("a", Kept('"n"', "t"), None)} == found
+
+
+def test_a_settlement_that_was_refused_behind_a_jobs_end_does_not_hide_that_end(seed: Seed) -> None:
+    held = seed.running("c", keep_ms=HOUR)
+    seed.complete(held, values={1: pack('"c"')})
+    seed.complete(held)
+    put_another_value_in_its_place(seed, "c")
+
+    assert "results" in named(look(seed))

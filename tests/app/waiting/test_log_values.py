@@ -9,6 +9,7 @@ import pytest
 
 from rq_core import App, ResultUnavailable, Succeeded, WaitTimeout
 from rq_core.errors import InvalidOption
+from rq_core.model.outcome import Kept
 from tests.app.waiting.conftest import QUEUE, succeed, take
 
 Mirror = Callable[[], Any]
@@ -104,6 +105,27 @@ def test_a_value_of_the_life_before_is_told_to_who_waited_for_it(
 
     assert ("[3.5]", None) == (first.kept.json, first.missing)  # type: ignore[attr-defined]
     assert "not_kept" == second.missing  # type: ignore[attr-defined]
+
+
+def test_a_value_of_the_life_before_is_of_the_task_that_returned_it(
+    app: App, audited: Mirror, task: Any, sqlite_url: str
+) -> None:
+    """The annotation of the task that has used the id since says nothing of it."""
+    from sql_audit.queries.endings import LogEndings
+
+    handle = task.with_options(id="again").enqueue(3)
+    finish(app, handle)
+    upto = _position(app)
+    app.tasks["note"].with_options(id="again").enqueue(4)
+    audited()
+    reader = LogEndings(sqlite_url)
+    alive = reader.read(QUEUE, {"again": upto})["again"]
+    succeed(app, *take(app))
+    audited()
+    ended = reader.read(QUEUE, {"again": upto})["again"]
+    reader.close()
+
+    assert [Kept("[3.5]", "total")] * 2 == [alive.kept, ended.kept]  # type: ignore[attr-defined]
 
 
 def test_a_result_waits_for_a_log_that_is_behind(app: App, audited: Mirror, task: Any) -> None:

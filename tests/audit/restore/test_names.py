@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ from rq_core.protocol import claims
 from rq_core.protocol.audit import stand_again
 from sql_audit.proof.result import Verdict
 from sql_audit.store.database import Database
+from sql_audit.upkeep import windows
 from sql_audit.upkeep.restore import apply, survey
+from sql_audit.upkeep.windows import named
 from tests.audit.epochs.test_failover import Pair
 from tests.audit.restore.jobs import (
     claim,
@@ -276,3 +279,30 @@ def test_a_name_that_another_job_has_taken_since_is_not_given_back(
     assert answer.outcomes == {"first": "held"}
     assert holder(client) == "second"
     assert_agree(client, database, Verdict.HOLDS)
+
+
+def test_names_whose_instants_are_over_are_not_read(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore read every throttled job that had ever ended. One of these instants has more digits than today's."""
+    windows_ms = {"over-1": 1, "over-2": 1, "hour": 3_600_000, "ages": 9_000_000_000_000}
+    for job_id, window_ms in windows_ms.items():
+        ties = ties_of(unique="keep", window_ms=window_ms)
+        client.run(client.calls.enqueue.many([job(job_id, ties=ties, name=f"task/{job_id}")]))
+    run_all(client)
+    drain(client, database)
+    read: list[str] = []
+
+    def noted(job_id: str, *rest: Any) -> Any:
+        read.append(job_id)
+        return named(job_id, *rest)
+
+    monkeypatch.setattr(windows, "named", noted)
+    now_ms = int(time.time() * 1000) + 60_000
+    with database.readers.connect() as connection:
+        found = windows.names_in_force(connection, QUEUE, now_ms)
+        every = windows.names_in_force(connection, QUEUE, 5)
+
+    assert {"task/hour", "task/ages"} == found.keys()
+    assert windows_ms.keys() == {each.id for each in every.values()}
+    assert sorted(["hour", "ages"]) == sorted(read[: -len(windows_ms)])

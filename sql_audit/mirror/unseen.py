@@ -1,0 +1,41 @@
+"""What SQL may have missed of a job: behind an event of it lies a gap, or an entry in quarantine that names it.
+
+That Redis lacks such a job does not show that it was lost, since it may have run to its end there; and that Redis tells
+another end of it than SQL shows no lie, since another job may have had its id there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+from rq_core.model.events import OutboxId
+from sql_audit.mirror.intake import unpack
+from sql_audit.store.gaps import gaps, since
+
+_QUARANTINE: Final = text(
+    # Of the jobs of one entry, the first has its bytes.
+    "SELECT epoch, seq, raw FROM quarantine WHERE queue = :queue AND LENGTH(raw) > 0 ORDER BY epoch, seq"
+)
+
+
+class Places:
+    """Where the end of a queue's jobs may lie unseen."""
+
+    def __init__(self, connection: Connection, queue: str) -> None:
+        self._gaps = gaps(connection, queue)
+        self._quarantine = [
+            (OutboxId(row.epoch, row.seq), "".join(unpack(bytes(row.raw)).values()))
+            for row in connection.execute(_QUARANTINE, {"queue": queue})
+        ]
+
+    def of(self, job_id: str, last: OutboxId) -> str | None:
+        """Where the end of a job may lie whose last event is in the entry ``last``; None if it lies nowhere."""
+        gap = since(self._gaps, last)
+        if gap is not None:
+            return f"its end may lie in the gap before {gap.at}"
+        for at, told in self._quarantine:
+            if at > last and job_id in told:
+                return f"its end may lie in entry {at}, which is in quarantine"
+        return None
