@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from rq_core.app.context import job_here
-from rq_core.errors import InvalidTask, RqCoreError, UsageError, WaitRefused, WaitTimeout
+from rq_core.errors import RqCoreError, UsageError, WaitRefused, WaitTimeout
 from rq_core.model import plugins
 from rq_core.model.durations import Duration, seconds_of
 from rq_core.model.outcome import NOT_JSON, Gone, Kept, Outcome, Succeeded
@@ -86,6 +86,8 @@ class Ends(Generic[H]):
         self._waits: dict[H, Wait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
         """Those that Redis does not have any more, and up to where the log must go to tell how they ended."""
+        self._alive: dict[H, RqCoreError | None] = {}
+        """Those that had not ended when the time was up, and why that is not known, if it is not."""
         self._known: dict[H, Outcome[Any]] = {}
         """Of some of them how they ended, as Redis says; the log may have the value besides."""
         self._log_looks = 0
@@ -109,6 +111,8 @@ class Ends(Generic[H]):
                 yield from self._read_log()
             if not self._left or self._news:
                 continue
+            if self._alive and len(self._alive) + len(self._missing) == len(self._left):
+                raise self._timed_out(next(iter(self._alive.values())))
             last = self._deadline + (0 if self._missing else GRACE_S)
             if self.clock() >= last and self._known:
                 for handle, outcome in self._known.items():
@@ -117,7 +121,7 @@ class Ends(Generic[H]):
                 self._known.clear()
                 continue
             if self.clock() >= last:
-                raise self._timed_out(None)
+                raise self._timed_out(self._unanswered())
             yield Until(min(last, self._log_at) if self._missing else last)
 
     def close(self) -> None:
@@ -161,9 +165,9 @@ class Ends(Generic[H]):
                 if told.known is not None:
                     self._known[handle] = told.known
         elif told is Nothing.ALIVE:
-            raise self._timed_out(None)
+            self._alive[handle] = None
         elif told is self._waits[handle].trouble:
-            raise self._timed_out(told)
+            self._alive[handle] = told
         else:
             assert isinstance(told, RqCoreError)
             raise told
@@ -202,8 +206,17 @@ class Ends(Generic[H]):
             return replace(
                 outcome, kept=json.loads(value) if returned is None else returned.load(value)
             )
-        except (ValueError, InvalidTask):
+        except Exception:  # noqa: BLE001 - also what a validator of the task's own raises
             return replace(outcome, kept=None, missing=NOT_JSON)
+
+    def _unanswered(self) -> RqCoreError | None:
+        """Why nothing was told of jobs although the time is up: a look at one of them has not been answered."""
+        for wait in map(self._waits.__getitem__, self._left):
+            if wait.trouble is not None:
+                return wait.trouble
+            if not wait.place and not wait.over:
+                return RqCoreError("Redis has not answered: does it run, and can it be reached?")
+        return None
 
     def _timed_out(self, trouble: RqCoreError | None) -> WaitTimeout:
         handle = next(iter(self._left))

@@ -9,7 +9,7 @@ from rq_core.model import plugins
 from rq_core.model.durations import Duration
 from rq_core.model.effects import JOB_ENDS
 from rq_core.model.job import KEEP_TIE
-from rq_core.model.outcome import Succeeded
+from rq_core.model.outcome import keeps_none
 
 if TYPE_CHECKING:
     from rq_core.app.edit import EditOptions
@@ -159,7 +159,11 @@ class JobHandle(Generic[R_co]):
 
     def _check_keeps(self) -> None:
         if self.keeps is False and self.seen is None:
-            Succeeded(self.id).value  # noqa: B018 - it raises
+            raise keeps_none(self.id)
+
+    def is_of(self, connections: object) -> bool:
+        """Whether these connections are those of its app."""
+        return self._producer.connections is connections
 
     async def wait_async(
         self,

@@ -99,7 +99,7 @@ class ManyProducer(Producer):
         """
         from rq_core.app.awaiting import check_may_wait, each, timeout_of
 
-        given, seconds = _handles_of(handles), timeout_of(timeout)
+        given, seconds = _handles_of(handles, self.connections), timeout_of(timeout)
         for handle in given[:1]:
             check_may_wait(handle.id, allow_in_handler=allow_in_handler, blocks=True)
         return (ended.handle for ended in each(self, given, seconds))
@@ -122,14 +122,14 @@ class ManyProducer(Producer):
         """See as_completed: ``async for handle in app.as_completed_async(handles, timeout=60)``."""
         from rq_core.app.awaiting import check_may_wait, each_async, timeout_of
 
-        given, seconds = _handles_of(handles), timeout_of(timeout)
+        given, seconds = _handles_of(handles, self.connections), timeout_of(timeout)
         for handle in given[:1]:
             check_may_wait(handle.id, allow_in_handler=allow_in_handler, blocks=False)
         return (ended.handle async for ended in each_async(self, given, seconds))
 
 
-def _handles_of(handles: object) -> tuple[JobHandle[Any], ...]:
-    """The handles that ``as_completed`` was given. Raises InvalidOption."""
+def _handles_of(handles: object, connections: object) -> tuple[JobHandle[Any], ...]:
+    """The handles that ``as_completed`` was given, all of the app with these connections. Raises InvalidOption."""
     must = "must be handles of jobs, or what enqueue_many has returned"
     given = getattr(handles, "handles", handles)
     if not isinstance(given, Iterable):
@@ -138,4 +138,6 @@ def _handles_of(handles: object) -> tuple[JobHandle[Any], ...]:
     for handle in found:
         if not isinstance(handle, JobHandle):
             raise InvalidOption(option="handles", value=handle, must=must)
+        if not handle.is_of(connections):
+            raise InvalidOption(option="handles", value=handle, must="must be handles of this app")
     return found

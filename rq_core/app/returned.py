@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,9 @@ class Returned:
     def dump(self, value: Any, kept: str = DIGEST) -> str:
         """Return a value as JSON behind its digest (:func:`rq_core.model.values.pack`), or ``!`` and in one word why it
         cannot be kept: too_large or not_json. ``kept`` is what the log keeps of it: digest or full."""
+        if isinstance(value, Iterator):
+            # To read it to its end would be work after the handler's end, of any length, on the worker's event loop.
+            return f"{NO_VALUE}{NOT_JSON}"
         try:
             found: bytes = self._adapter.dump_json(value, warnings="error")
             if b"NaN" in found or b"Infinity" in found:

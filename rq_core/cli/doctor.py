@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -268,7 +268,7 @@ def _print(report: dict[str, Any], *, mend: bool) -> None:
     elif not found and not report["unknown"]:
         say(f"{queue}: all agrees")
     for each in found:
-        say(f"{queue}: {each['kind']}: {each['says']}")
+        say(f"{queue}: {_line(each)}")
     for says in report["unknown"]:
         say(f"{queue}: cannot tell: {says}")
     if mend and found:
@@ -276,4 +276,11 @@ def _print(report: dict[str, Any], *, mend: bool) -> None:
         mended = "mended, all agrees" if told else "mended"
         say(f"{queue}: {len(left)} left" if left else f"{queue}: {mended}")
         for each in left:
-            say(f"{queue}: left: {each['kind']}: {each['says']}")
+            say(f"{queue}: left: {_line(each)}")
+
+
+def _line(finding: Mapping[str, Any]) -> str:
+    """One finding. Those of the log may leave out which job it is of."""
+    job, says = finding["job"], finding["says"]
+    of_job = f"job {job}: " if job and job not in says else ""
+    return f"{finding['kind']}: {of_job}{says}"

@@ -86,23 +86,34 @@ class Waiter:
 
     def begin(self, *waits: Wait) -> None:
         """Begin waits. The ``tell`` of each is called in the waiter's thread, and must not block. To give a wait up,
-        set its ``over``."""
+        set its ``over``. Raises RuntimeError if the process can begin no thread."""
         if not waits:
             return
         if os.getpid() != self._pid:
             self._begin_process()
         with self._lock:
-            begins = self._round is None
-            current = self._round = self._round or _Round()
+            if self._round is None:
+                self._begin_round(waits)
+                return
+            current = self._round
             current.new += waits
-            if begins:
-                self._thread = threading.Thread(
-                    target=self._run, args=(current,), name="rq-core-waiter", daemon=True
-                )
-                self._thread.start()
-            elif len(current.new) == len(waits):
+            if len(current.new) == len(waits):
                 # Else the thread has not taken those before them, and was woken for these.
                 current.wake()
+
+    def _begin_round(self, waits: Sequence[Wait]) -> None:
+        current = _Round()
+        current.new += waits
+        thread = threading.Thread(
+            target=self._run, args=(current,), name="rq-core-waiter", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # The process may begin no more threads: the next wait tries again.
+            current.close()
+            raise
+        self._round, self._thread = current, thread
 
     def close(self, *, join: bool = True) -> None:
         """End the thread. Waits that are not over end with NoResult. The waiter can be used again."""

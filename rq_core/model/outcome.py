@@ -45,6 +45,12 @@ def reason_of(missing: str) -> str:
     return f"{missing}: {_WHY[missing]}" if missing in _WHY else missing
 
 
+def keeps_none(job_id: str) -> errors.ResultUnavailable:
+    """What to raise of a job whose task keeps no result, whether it has ended or not."""
+    said = f"the result of job {job_id} cannot be waited for: {_WHY[NOT_KEPT]}"
+    return errors.ResultUnavailable(said, id=job_id, reason=NOT_KEPT, why=_WHY[NOT_KEPT])
+
+
 class Kept(NamedTuple):
     """A value as Redis has it."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.job import error_of
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.outcome import (
+    LOST,
     NOT_KEPT,
     Cancelled,
     Expired,
@@ -61,8 +62,11 @@ for i, id in ipairs(ARGV) do
       found[i] = '{LATER}'
     else
       local value = redis.call('HGET', KEYS[6], id)
-      found[i] = kept .. '\\n' .. (value or '')
-      size = size + (value and #value or 0)
+      if value then
+        found[i], size = kept .. '\\n' .. value, size + #value
+      else
+        found[i], absent = kept:gsub(' bytes=%d+', ' value={LOST}'), absent or kept:find('{_AUDITED}', 1, true)
+      end
     end
   end
 end

@@ -147,15 +147,18 @@ local function without_value(line, why)
   return other
 end
 
---- An id that is kept loses its value. False if it has none.
+--- An id that is kept loses its value. False if that makes no room: it has none, or one that is shorter than the word for that.
 local function evict_value(id, line)
-  local other = without_value(line, 'evicted')
-  if other then
-    local lines, emptied = seldom.kept_lines, seldom_list('emptied')
-    lines[#lines + 1], lines[#lines + 2] = id, other
-    emptied[#emptied + 1] = id
+  local other = line:gsub(' bytes=%d+', ' value=evicted')
+  local room = load_of(line) - load_of(other)
+  if room <= 0 then
+    return false
   end
-  return other ~= nil
+  grow(#other - #line, -room)
+  local lines, emptied = seldom.kept_lines, seldom_list('emptied')
+  lines[#lines + 1], lines[#lines + 2] = id, other
+  emptied[#emptied + 1] = id
+  return true
 end
 
 --- Leave out values of this call for which there is no room.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
 from rq_core import (
     App,
@@ -33,7 +34,11 @@ from rq_core import (
     WaitTimeout,
     testing,
 )
+from rq_core.app.returned import Returned
+from rq_core.errors import InvalidOption
 from rq_core.model.job import JobError
+from rq_core.model.keys import queue_keys
+from rq_core.model.values import pack
 from tests.app.waiting.conftest import (
     QUEUE,
     dies,
@@ -47,6 +52,7 @@ from tests.app.waiting.conftest import (
 from tests.kit.forked import forked
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
+from tests.kit.waits import listens
 
 LONG_S = 20.0
 
@@ -398,3 +404,113 @@ async def test_a_wait_that_begins_right_after_a_close_is_not_ended_by_it(app: Ap
 
     assert Failed is type(await handle.wait_async(LONG_S))
     await app.aclose()
+
+
+def test_the_next_wait_begins_a_thread_if_one_could_not_be_begun(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All later waits of the process were given to the thread that never was."""
+    handle = app.tasks["note"].enqueue(1)
+    begin = threading.Thread.start
+
+    def cannot(thread: threading.Thread) -> None:
+        if thread.name == "rq-core-waiter":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", cannot)
+    with pytest.raises(RuntimeError):
+        handle.wait(LONG_S)
+    monkeypatch.undo()
+    dies(app, handle)
+
+    assert Failed is type(handle.wait(LONG_S))
+
+
+def test_jobs_that_have_ended_come_before_the_time_is_up_for_the_others(app: App) -> None:
+    handles = [app.tasks["note"].enqueue(n) for n in range(5)]
+    for claim in take(app, 5)[1:]:
+        fail(app, claim)
+    found = []
+
+    with pytest.raises(WaitTimeout, match=f"job {handles[0].id} has not ended"):
+        for handle in app.as_completed(handles, 0):
+            found.append(handle)  # noqa: PERF402 - it ends with an error
+
+    assert set(handles[1:]) == set(found)
+
+
+def test_handles_of_another_app_are_refused(app: App, redis_url: str) -> None:
+    """It told them that their job was gone, for good."""
+    handle = app.tasks["note"].enqueue(1)
+    with App(redis_url) as other, pytest.raises(InvalidOption, match="handles of this app"):
+        next(other.as_completed([handle], 1))
+
+    assert handle.seen is None
+
+
+def test_a_server_that_hangs_is_named_when_the_time_is_up(
+    app: App, start_redis: Callable[..., RedisServer]
+) -> None:
+    server = start_redis()
+    with App(server.url) as far:
+        handle = far.task(queue=QUEUE)(note).enqueue(1)
+        waiting = ThreadPoolExecutor(1).submit(handle.wait, 1.0)
+        listens(far)
+        server.freeze()
+        try:
+            error = waiting.exception(LONG_S)
+        finally:
+            server.thaw()
+
+    assert isinstance(error, WaitTimeout)
+    assert "no answer from Redis" in str(error) or "Redis has not answered" in str(error)
+    assert error.__cause__ is not None
+
+
+def test_the_result_of_a_task_that_keeps_none_is_refused_before_its_job_has_ended(app: App) -> None:
+    handle = app.tasks["note"].with_options(delay=100).enqueue(1)
+
+    with pytest.raises(ResultUnavailable) as raised:
+        handle.result(LONG_S)
+
+    assert "succeeded" not in str(raised.value)
+    assert "keep_result=True" in str(raised.value)
+
+
+def test_a_value_that_redis_has_lost_is_called_lost(app: App, redis_server: RedisServer) -> None:
+    handle = app.tasks["note"].with_options(keep_result=True).enqueue(1)
+    succeed(app, *take(app), values={1: pack("1")})
+    with redis_server.client() as control:
+        control.delete(queue_keys(QUEUE)("returned"))
+
+    outcome = handle.wait(LONG_S)
+
+    assert isinstance(outcome, Succeeded)
+    assert "lost" == outcome.missing
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError()])
+def test_a_validator_that_raises_leaves_the_value_out(app: App, error: Exception) -> None:
+    def refuse(_: int) -> int:
+        raise error
+
+    def noted(n: int = 0) -> Annotated[int, AfterValidator(refuse)]:
+        return n
+
+    handle = app.task(queue=QUEUE, name="noted", keep_result=True)(noted).enqueue(1)
+    succeed(app, *take(app), values={1: pack("1")})
+    outcome = handle.wait(LONG_S)
+
+    assert isinstance(outcome, Succeeded)
+    assert "not_json" == outcome.missing
+
+
+def test_a_generator_is_not_read_to_its_end() -> None:
+    def count() -> Iterator[int]:
+        yield from range(10**12)
+
+    def endless():  # type: ignore[no-untyped-def]
+        return count()
+
+    assert "!not_json" == Returned("endless", endless).dump(count())

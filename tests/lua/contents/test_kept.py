@@ -250,6 +250,25 @@ def test_what_is_kept_stays_within_its_bound_for_ever(seed: Seed) -> None:
     assert len(after["results"]) <= 20_000 / 300
 
 
+@pytest.mark.parametrize("remember_ms, size", [(0, 400), (HOUR, 1)])
+def test_short_values_make_room_one_after_the_other(
+    seed: Seed, remember_ms: int, size: int
+) -> None:
+    """The word for a value that was evicted is longer: all that were looked at lost theirs, and the new one as well."""
+    enqueue(seed, "first")
+    seed.cancel("first")
+    bound(seed, 10 * size)
+    for n in range(30):
+        enqueue(seed, str(n), keep_ms=HOUR + n, remember_ms=remember_ms)
+        succeed(seed, "1")
+        after = seed.snapshot()
+
+        assert look(seed, str(n))[str(n)].missing is None  # type: ignore[union-attr]
+        assert int(after["meta"]["kept_bytes"]) <= 10 * size
+        assert len(after["returned"]) >= min(n + 1, 8)
+    assert_consistent(seed.snapshot())
+
+
 def test_a_remembered_id_loses_its_value_and_stays(seed: Seed) -> None:
     enqueue(seed, "a", remember_ms=HOUR)
     succeed(seed, '"' + "x" * 998 + '"')
