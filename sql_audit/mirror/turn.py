@@ -244,7 +244,7 @@ class Mirror:
         epoch = 0 if row is None or row.epoch is None else row.epoch
         # First, so that a database that the queue is refused to keeps no cursor of it.
         self.source.attach(self.queue, audit_id, max(known, epoch))
-        if row is None:
+        if row is None and not self._has_cursor():
             first = {"queue": self.queue, "head": genesis(chain_id, self.queue)}
             with self.database.writing(wait=True) as connection:
                 assert connection is not None
@@ -252,6 +252,11 @@ class Mirror:
                 connection.commit()
         self._audit_id, self._attached_in = audit_id, epoch
         self._done("attached")
+
+    def _has_cursor(self) -> bool:
+        """Whether the queue has a cursor by now. Another mirror, whose it is, may be writing, and is not waited for."""
+        with self.database.readers.connect() as reader:
+            return reader.execute(CURSOR, {"queue": self.queue}).one_or_none() is not None
 
     def restate(self) -> None:
         """Have Redis say again what lives, if the log has a gap since it last did: a job may have ended in it.
