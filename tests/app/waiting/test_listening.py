@@ -227,8 +227,7 @@ def test_where_workers_lack_the_channel_looks_find_what_is_not_told_and_the_log_
     with App(url) as worker, caplog.at_level(logging.WARNING):
         for n in range(3):
             handle = app.tasks["note"].enqueue(n)
-            pool = ThreadPoolExecutor(1)
-            waiting = pool.submit(handle.wait, LONG_S)
+            waiting = ThreadPoolExecutor(1).submit(handle.wait, LONG_S)
             if n == 0:
                 listens(app)
             dies(worker, handle)
