@@ -495,9 +495,11 @@ def test_a_validator_that_raises_leaves_the_value_out(app: App, error: Exception
     def refuse(_: int) -> int:
         raise error
 
-    def noted(n: int = 0) -> Annotated[int, AfterValidator(refuse)]:
+    def noted(n: int = 0) -> int:
         return n
 
+    # As written it could not be resolved, since the validator is a local name.
+    noted.__annotations__["return"] = Annotated[int, AfterValidator(refuse)]
     handle = app.task(queue=QUEUE, name="noted", keep_result=True)(noted).enqueue(1)
     succeed(app, *take(app), values={1: pack("1")})
     outcome = handle.wait(LONG_S)
