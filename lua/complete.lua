@@ -7,7 +7,7 @@ Keys: meta state jobs waiting lanes open blocked holders caps rates fair schedul
 With: results kept returned
 Args: slot number:int worker
 Each: id fence
-Tail: what a handler returned, JSON, or ! and why it is not kept; its note is = or + and the digest, see include/job/ended
+Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/ended
 Unread: scheduled jobs
 Uses: call(open_call close_call seldom) success(decide_success emit_success write_success) queue_cap(wake_if_below_cap)
     lane_opening(free_places) lane_write(check_lanes write_lanes) ended(refuse_keys check_ended write_ended)

@@ -59,9 +59,10 @@ local endless = {}                               -- members of `expiring` of dea
 local due_times = {}                             -- times and members of `scheduled`
 local returning = {[0] = {}, {}, {}, {}}         -- by priority: {id, seq} of those that return to a plain list
 
---- A number of an event, as JSON.
+--- A number of an event, as JSON; null for what a client has damaged.
 local function number_or_null(value)
-  return value and digits(tonumber(value)) or 'null'
+  local found = whole_number(value)
+  return found and digits(found) or 'null'
 end
 
 --- A job is in line from here on. Without a place it gets one, at the tail.

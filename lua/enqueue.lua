@@ -174,7 +174,10 @@ for i = 1, each_count do
     end
     local due_at, until_text, has_line, head = nil, '', false, kind.head
     local old_place
-    if kind.may_wait then
+    if kind.behind then
+      ending = (#spec <= spec_max and ending:sub(1, -2) or (lane ~= '' and ending:sub(1, -2) or '",null') .. ',null') .. kind.behind
+      seldom_list('keeping')[1] = true
+    elseif kind.may_wait then
       due_at = kind.due_ms or now + kind.delay_ms
       if kind.ties then
         has_line = true
@@ -250,7 +253,7 @@ for i = 1, each_count do
           local at = #lines
           lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place_text .. until_text .. since
         else
-          spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
+          spec = head .. ' seq=' .. place_text .. since_line .. spec
         end
       end
       if old_place then

@@ -9,7 +9,7 @@ The same history under another name begins no epoch (see include/call/renaming).
 Flags: allow-oom
 Keys: meta state jobs caps outbox
 Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_task caps_by_key
-    lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
+    lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes results_max results_max_bytes kept_max_bytes
 Later: whole_epoch baseline ties remembers
 Args: by floor:int
 Uses: clock(clock_ms) meta(facts fact set_fact read_facts write_facts) epoch(same_history) replid(server_replid)

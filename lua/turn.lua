@@ -12,7 +12,7 @@ Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair s
 With: results kept returned
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
 Each: id fence
-Tail: what a handler returned, JSON, or ! and why it is not kept; its note is = or + and the digest, see include/job/ended
+Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/ended
 Unread: jobs
 Uses: ended(refuse_keys) call(open_call) success(decide_success emit_success write_success)
     claiming(replay decide_claim emit_claim write_claim close_claim) taken(taken)

@@ -12,6 +12,9 @@ and at most so many ms after the first of those that were replaced one by the ot
 `remember`, in ms from now: the job's id is remembered, see include/job/recalling. `keep`, in ms from its end: its result is kept, see
 include/job/remembered.
 
+A job that is ready at once, and keeps a result and says no more, waits as a plain one does: its `head` says `keep`, and `behind` is
+how its event goes on behind its JSON.
+
 Keys: ready
 Kept: KINDS NO_TIES WAYS
 Uses: digits(digits) memo(remember)
@@ -46,8 +49,12 @@ local function kind_from(given)
     return nil
   end
   due_ms = due_ms ~= 0 and due_ms or nil
+  local is_due_later, behind = due_ms ~= nil or delay_ms > 0, nil
+  if ties.keep and not (is_due_later or ties.expires_in or ties.expires_at or ties.unique or ties.remember) then
+    head, behind = head .. ' keep=' .. ties.keep, ',null,null,null,null,null,' .. ties.keep .. ']'
+  end
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
-    task = task, may_wait = due_ms ~= nil or delay_ms > 0 or ties ~= NO_TIES,
+    task = task, may_wait = is_due_later or ties ~= NO_TIES and not behind, behind = behind,
     ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at, unique = ties.unique,
     window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, keep = ties.keep}
 end

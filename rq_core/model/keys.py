@@ -67,7 +67,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "hash",
         "id of a job that has ended → how, and until when another job of that id is a duplicate",
     ),
-    Key("kept", "zset", "id → when to forget what `results` has of it (Unix ms)"),
+    Key("kept", "zset", "id → when to forget its value, or all that `results` has of it (Unix ms)"),
     Key("returned", "hash", "id in `results` → the value that its handler returned (JSON)"),
     Key("wake", "list", "a token, as a rule one; wakes one idle worker"),
     Key(

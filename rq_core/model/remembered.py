@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rq_core.errors import InvalidOption
@@ -21,6 +22,10 @@ WINDOW_MS: Final = 86_400_000
 """How long the id of an idempotency key is remembered from the first call on, in ms, if nothing else is said."""
 SAME: Final = "same"
 """The outcome of an id for which another job stands."""
+_ORDER: Final = (
+    "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
+)  # fmt: skip
+"""The words of a line, as scripts order them."""
 
 
 def check_key(key: str) -> str:
@@ -77,6 +82,11 @@ class Result(NamedTuple):
             return self.once_ms
         return max(self.until_ms, self.once_ms or 0)
 
+    @property
+    def met_ms(self) -> int | None:
+        """Before this no claim looks at it (Unix ms), if the line says so: then its value is over, or all of it."""
+        return self.until_ms or self.once_ms
+
 
 def load_of(line: str) -> int:
     """What a line counts in ``kept_bytes``: see lua/include/job/remembered.lua.
@@ -91,10 +101,34 @@ def load_of(line: str) -> int:
     return load + len(line.encode()) + RESULT_COST
 
 
+def words_of(line: str) -> dict[str, str]:
+    """What stands behind the outcome in a field of ``results``, by name."""
+    _, *words = line.partition("\n")[0].split(" ")
+    return dict(word.partition("=")[::2] for word in words)
+
+
+def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> str:
+    """Return a field of ``results`` with another outcome and other words, in the order of scripts; None takes one out.
+
+    >>> with_words("dead at=5 until=9 value=lost", "succeeded", {"value": None, "fence": "5-88"})
+    'succeeded at=5 fence=5-88 until=9'
+    """
+    head, newline, rest = line.partition("\n")
+    had = words_of(line)
+    words = {name: value for name, value in {**had, **changes}.items() if value is not None}
+    if words == had and outcome == head.partition(" ")[0]:
+        return line
+    ordered = [name for name in (*_ORDER, *words) if name in words]
+    return (
+        " ".join([outcome, *(f"{name}={words[name]}" for name in dict.fromkeys(ordered))])
+        + newline
+        + rest
+    )
+
+
 def read_result(job_id: str, line: str) -> Result:
     """Read a field of ``results``. What is missing, or is no number, is None."""
-    outcome, *words = line.partition("\n")[0].split(" ")
-    fields = dict(word.partition("=")[::2] for word in words)
+    outcome, fields = line.partition("\n")[0].partition(" ")[0], words_of(line)
     return Result(
         job_id,
         outcome,

@@ -130,10 +130,9 @@ def tail(header: Header, shared: Iterable[str]) -> str:
     return f"""{"" if "tails" in shared else "local "}function tails()
 local found, notes = {{}}, {{}}
 if {on_demand} then
-for at = #records - records[#records], #records - 1, 2 do
-local place, note = records[at]:match('^(%d+) ?(.*)$')
-place = tonumber(place) or 0
-found[place], notes[place] = records[at + 1], note
+for at = #records - records[#records], #records - 1, 3 do
+local place = integer(records[at]) or 0
+found[place], notes[place] = records[at + 2], records[at + 1]
 end
 end
 return found, notes
@@ -166,7 +165,7 @@ def bind_args(header: Header, shared: Iterable[str]) -> str:
             "local behind = 0",
             f"if {on_demand} then",
             "behind = integer(ARGV[#ARGV])",
-            f"if not behind or behind < 0 or behind % 2 == 1 or behind >= #ARGV - {len(args)} then",
+            f"if not behind or behind < 0 or behind % 3 ~= 0 or behind >= #ARGV - {len(args)} then",
             "return {'refused', 'arguments', 'tail'}",
             "end",
             "behind = behind + 1",

@@ -80,8 +80,8 @@ class Script:
             command += record
         if self.has_tail and len(head) > len(self.verb) + 1 + len(self.keys):
             for place, (note, text) in tail.items():
-                command += (f"{place} {note}" if note else place, text)
-            command.append(2 * len(tail))
+                command += (place, note, text)
+            command.append(3 * len(tail))
         return command
 
     def head(self, keys: QueueKeys, *, whole: bool = False) -> tuple[Any, ...]:

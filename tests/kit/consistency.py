@@ -77,6 +77,17 @@ def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
     return found
 
 
+def looked_at(line: str, by_index: float | None) -> float:
+    """When a claim looks at a line of ``results``: when its value is over, and else when all of it is."""
+    moments = {name: float(at) for name, at in re.findall(r" (once|until)=(\d+)", line)}
+    if " bytes=" in line:
+        return moments["until"]
+    until = moments.get("until")
+    if until is not None and by_index == until and re.search(" value=(evicted|full|lost)", line):
+        return until  # it had a value
+    return max(moments.values())
+
+
 def assert_consistent(snapshot: dict[str, Any], *, whole_log: bool = True) -> None:
     found = problems(snapshot, whole_log=whole_log)
 
@@ -182,9 +193,9 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
     compare(
         "results",
         {
-            i: max(map(float, moments))
+            i: looked_at(line, snapshot["kept"].get(i))
             for i, line in snapshot["results"].items()
-            if (moments := re.findall(r" (?:once|until)=(\d+)", line))
+            if " once=" in line or " until=" in line
         },
         snapshot["kept"],
     )

@@ -14,12 +14,19 @@ from tests.kit.matrix import run_once
 from tests.kit.seed import Seed
 
 HERE = Path(__file__).parent
-ON_BOTH = {"test_matrix.py", "test_crash.py", "test_replay.py", "test_remembered.py"}
+ON_BOTH = {
+    "test_matrix.py",
+    "test_crash.py",
+    "test_replay.py",
+    "test_remembered.py",
+    "test_killed_server.py",
+}
 ON_ONE = (
     "test_no_read_follows_the_first_write",
     "test_an_error_at_any_read_leaves_every_byte",
     "test_a_wrong_type_in_any_key_leaves_every_byte",
     "test_bad_arguments_are_refused_whole",
+    "test_a_killed_server_comes_back_consistent",
     *(f"test_trouble_on_the_way_is_invisible[redis7-{trouble}-" for trouble in (
         "lost three times", "not sent at first", "lost with the scripts", "no scripts",
     )),

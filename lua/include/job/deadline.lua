@@ -3,7 +3,7 @@ even if nothing comes near its place in line. A claim takes the member away when
 
 Keys: expiring
 Unread: expiring
-Uses: call(seldom seldom_list) batch(call_many)
+Uses: call(seldom seldom_list) batch(call_many) digits(digits)
 ]]
 
 --- This member of `expiring` is met at this instant, in Unix ms.
@@ -15,9 +15,13 @@ local function note_coming(member, at)
   coming[#coming + 1], coming[#coming + 2] = at, member
 end
 
---- A job waits, and its claim must begin before this instant, in Unix ms.
+--- A job waits, and its claim must begin before this instant, in Unix ms. What a client has damaged is left to the doctor: Redis would
+--- refuse it as a score, behind the first write.
 local function note_deadline(id, expires)
-  note_coming('job|' .. id, expires)
+  local at = whole_number(expires)
+  if at then
+    note_coming('job|' .. id, digits(at))
+  end
 end
 
 --- Whether no claim of a job may begin any more.

@@ -13,9 +13,12 @@ Uses: call(now_text seldom seldom_list) meta(facts fact read_now) batch(call_man
     remembered(memory told_in) telling(tell_ended)
 ]]
 
-local FULL = 43   -- `+`, before the digest of a value that is to stand in the log
+local FULL = 43       -- `+`, before the digest of a value that is to stand in the log
+local NO_VALUE = 33   -- `!`, before the reason why there is no value; JSON does not begin so
+local DIGEST_LENGTH = 32
+local BEHIND_ALIKE = '^%d+ since=%d+$'   -- how a line ends behind ` seq=` if it has no deadline and no reason
 
---- What ends with a job. `job` is its record, or its line.
+--- What ends with a job, if anything does. `job` is its record, or its line.
 local function untie(id, job)
   local has_deadline, name
   if type(job) == 'string' then
@@ -31,6 +34,7 @@ local function untie(id, job)
     local untied = seldom_list('untied')
     untied[#untied + 1] = 'job|' .. id
   end
+  return name or has_deadline
 end
 
 --- A job is claimed for the first time. It gives up a name that stands until then.
@@ -62,34 +66,70 @@ local function leaves(id, job, outcome, fence)
   end
 end
 
---- Jobs succeed, and leave Redis. `lines` are theirs, in order; false for a job that is not among them. `given` has by the same place
---- what its handler returned, if that is kept: JSON, or `!` and why there is none. `notes` has `=` or `+`, and the digest of that JSON, which
---- the job's event tells; with `+` it tells the JSON as well, unless the log is at its bound. `events` are those of `ids`.
+--- A job succeeds, and leaves Redis: what ends with it, and what is kept; see all_leave. Returns false if nothing does. If the next job
+--- may end in the same way, it returns how the line of the result begins, until when that is kept, and the fence as the event has it.
+--- Else it returns nil: the next job's line has to be taken apart.
+local function leave(id, line, events, at, value, note)
+  local is_tied, once, keep = untie(id, line), nil, nil
+  if facts.remembers then
+    once, keep = told_in(line, ' once='), told_in(line, ' keep=')
+  end
+  if not once and not keep then
+    if is_tied then
+      return nil
+    end
+    return false
+  end
+  local fence, more, is_usual = told_in(line, ' fence='), keep and ' task=' .. told_in(line, ' task='), false
+  if keep and not value then
+    more = more .. ' value=not_kept'
+  elseif keep and value:byte() == NO_VALUE then
+    value, more = nil, more .. ' value=' .. value:sub(2)
+  elseif keep and note and note ~= '' then
+    local ending = '"]'
+    is_usual = not is_tied and not once and #note == DIGEST_LENGTH and note:byte() ~= FULL
+    if note:byte() == FULL then
+      note = note:sub(2)
+      if facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') then
+        ending, more = '",' .. cjson.encode(value) .. ']', more .. ' audit=full'
+      end
+    end
+    events[at] = '["' .. id .. '","' .. fence .. '","' .. note .. ending
+  end
+  local beginning, until_ms = memory.keep(id, 'succeeded', now_text, fence, once, once and told_in(line, ' call='), keep, more, value)
+  if is_usual then
+    return beginning, until_ms, '","' .. fence .. '","'
+  end
+  return nil
+end
+
+--- How a line begins, up to its place in line; nil if anything but `since` stands behind that.
+local function alike_from(line)
+  local _, last = line:find(' seq=', 1, true)
+  return last and line:find(BEHIND_ALIKE, last + 1) and line:sub(1, last)
+end
+
+--- Jobs succeed, and leave Redis. `lines` are theirs, in order; false for a job that is not among them. By the same places `given` has
+--- the values that are kept: JSON, or `!` and the reason why there is none. `notes` has the digest of each value, for the job's event.
+--- If `+` stands before the digest, the event gets the value as well, unless the log is at its bound. `events` are those of `ids`.
+---
+--- Lines of jobs that were claimed together begin alike, up to their places in line: that is cheaper to see than what they say.
 local function all_leave(ids, lines, events, given, notes)
   local at = 0
+  local alike                      -- how the last line begins that was taken apart, if what ends with its job is nothing, or as usual…
+  local told, until_ms, fenced     -- …and what `leave` says of it
   for i = 1, #lines do
     local line = lines[i]
     if line then
       at = at + 1
-      untie(ids[at], line)
-      local once, keep
-      if facts.remembers then
-        once, keep = told_in(line, ' once='), told_in(line, ' keep=')
-      end
-      if once or keep then
-        local value, note, more = given[i], notes[i], keep and ' task=' .. told_in(line, ' task=')
-        if keep and not value then
-          more = more .. ' value=not_kept'
-        elseif keep and value:sub(1, 1) == '!' then
-          value, more = nil, more .. ' value=' .. value:sub(2)
-        elseif keep and note and note ~= '' then
-          local said = events[at]:sub(1, -2) .. ',"' .. note:sub(2) .. '"'
-          if note:byte() == FULL and facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') then
-            said, more = said .. ',' .. cjson.encode(value), more .. ' audit=full'
-          end
-          events[at] = said .. ']'
-        end
-        memory.keep(ids[at], 'succeeded', now_text, told_in(line, ' fence='), once, once and told_in(line, ' call='), keep, more, value)
+      local id, value, note = ids[at], given[i], notes[i]
+      local is_alike = alike and line:find(alike, 1, true) == 1 and line:find(BEHIND_ALIKE, #alike + 1)
+      if is_alike and told and value and note and #note == DIGEST_LENGTH and value:byte() ~= NO_VALUE then
+        events[at] = '["' .. id .. fenced .. note .. '"]'
+        memory.keep_alike(id, told, until_ms, value)
+      elseif not is_alike or told then
+        told, until_ms, fenced = leave(id, line, events, at, value, note)
+        alike = told ~= nil and alike_from(line)
       end
     end
   end

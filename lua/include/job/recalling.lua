@@ -7,7 +7,7 @@ says of an id that is remembered, `stale` the same of one that no longer is, `al
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
-Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(shrink keep_line memory forget_line)
+Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(shrink keep_line memory forget_line once_in)
 ]]
 
 --- What a record's own digest is, without what its call is compared by; nil if that is invalid.
@@ -33,7 +33,7 @@ local function recall(ids, live)
   local lines = read_many(results, absent)
   for k = 1, #absent do
     local line = lines[k]
-    if line and (tonumber(line:match(' once=(%d+)')) or 0) > now then
+    if line and once_in(line) then
       seldom_list('recalled')[places[k]] = line
     elseif line then
       seldom_list('stale')[places[k]] = line

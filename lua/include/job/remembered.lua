@@ -1,8 +1,8 @@
 --[[ remembered: ids that outlive their jobs, so that a producer may repeat a call: while such a job lives, and up to a moment (the field
 `once` of its line), another one of its id is a duplicate. And results that are kept for those who wait.
 
-When such a job leaves, its id gets a field in `results`, and a member in `kept` at the moment at which both are forgotten. An id is
-in `jobs` or in `results`, never in both. The field is one line:
+When such a job leaves, its id gets a field in `results`, and a member in `kept` at the moment at which both are forgotten; or, if its value
+is over before its id, at that, and then at the later one. An id is in `jobs` or in `results`, never in both. The field is one line:
 
     OUTCOME at=MS [fence=F] [once=MS] [call=DIGEST]     succeeded at=1795225746504 fence=1795225746504-88 once=1795311906504 call=70c5…
     same job=ID at=MS once=MS [call=DIGEST]             what was asked for stands as the unique job ID
@@ -20,7 +20,7 @@ writes stays; but if there is no room after that, its values are left out, and t
 
 The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts what all fields of `results` have. Lists,
 all `seldom`: `kept_lines` and `kept_marks`, ids with their lines and moments; `kept_values`, ids and values; `forgotten`, ids; `emptied`, ids
-that lose their value; `growth`, by how many bytes `results_bytes` grows, and then `kept_bytes`.
+that lose their value; `growth`, by how much `results_bytes` grows, then `kept_bytes`, then `evicted`.
 
 Keys: results kept returned
 Later: results_bytes kept_bytes kept_max_bytes evicted
@@ -31,9 +31,10 @@ Uses: call(now now_text seldom_list seldom) meta(fact set_fact read_now) batch(c
 
 local LOOKED_AT = '255'   -- so many results more than one are looked at to make room
 local last_keep, last_until   -- how long the last result is kept, and until when, as text: many of a call are kept alike
+local last_line, last_load    -- a line, and what it counts: jobs that ended in one call often have the same
 
 local function reset()
-  last_keep, last_until = nil, nil
+  last_keep, last_until, last_line, last_load = nil, nil, nil, nil
 end
 
 --- What stands behind a mark in a line, up to the next space; nil if the mark is not there. A pattern that begins with the mark would
@@ -43,13 +44,21 @@ local function told_in(line, mark)
   return at and line:match('^%S+', at + 1)
 end
 
+--- Until when an id is remembered by its line, if that is still to come; else nil. A client may have written anything there.
+local function once_in(line)
+  local once = whole_number(told_in(line, ' once='))
+  return once and once > now and once or nil
+end
+
 --- What a line counts of what is kept for those who wait: its value, and all that Redis has of it if its id is not remembered.
 local function load_of(line)
-  local bytes = tonumber(told_in(line, ' bytes=')) or 0
-  if line:find(' until=', 1, true) and not line:find(' once=', 1, true) then
-    return bytes + #line + RESULT_COST
+  if line ~= last_line then
+    last_line, last_load = line, tonumber(told_in(line, ' bytes=')) or 0
+    if line:find(' until=', 1, true) and not line:find(' once=', 1, true) then
+      last_load = last_load + #line + RESULT_COST
+    end
   end
-  return bytes
+  return last_load
 end
 
 --- Lines grow by so many bytes, and what they count of what is kept by so many.
@@ -84,21 +93,26 @@ local function keep_line(id, line, until_ms, load)
 end
 
 --- A job leaves whose id is remembered, or whose result is kept, if any of both is so. `once`, `call_digest` and `keep` are those of its
---- line; `more` is what is said of what is kept; `value` goes into `returned`.
+--- line; `more` is what is said of what is kept; `value` goes into `returned`. Returns what the line of the result says before its bytes, and
+--- until when it is kept; nil if none is.
 local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
-  local line, until_ms, load = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), 0, 0
-  local is_remembered = once and tonumber(once) > now
+  local line, until_ms, load = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), '0', 0
+  once = once and whole_number(once)
+  local is_remembered = once and once > now
   if is_remembered then
-    line, until_ms = line .. ' once=' .. once .. (call_digest and ' call=' .. call_digest or ''), once
+    until_ms = digits(once)
+    line = line .. ' once=' .. until_ms .. (call_digest and ' call=' .. call_digest or '')
   elseif not keep then
     return
   end
+  local beginning
   if keep then
     if keep ~= last_keep then
-      last_keep, last_until = keep, digits(now + keep)
+      last_keep, last_until = keep, digits(now + (whole_number(keep) or 0))
     end
     line = line .. more .. ' until=' .. last_until
-    if tonumber(until_ms) < now + keep then
+    beginning = line
+    if value or tonumber(until_ms) < tonumber(last_until) then
       until_ms = last_until
     end
     if value then
@@ -112,6 +126,20 @@ local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, mor
     end
   end
   keep_line(id, line, until_ms, load)
+  return beginning, until_ms
+end
+
+--- Keep the value of a job, whose id is not remembered, as that of another one, of which keep_outcome has said this.
+local function keep_alike(id, beginning, until_ms, value)
+  local lines, marks, values, growth = seldom.kept_lines, seldom.kept_marks, seldom.kept_values, seldom.growth
+  local line = beginning .. ' bytes=' .. digits(#value)
+  local size = #lines
+  lines[size + 1], lines[size + 2] = id, line
+  size = #marks
+  marks[size + 1], marks[size + 2] = until_ms, id
+  size = #values
+  values[size + 1], values[size + 2] = id, value
+  growth[1], growth[2] = growth[1] + #line, growth[2] + #value + #line + RESULT_COST
 end
 
 --- Forget an id, which has this line.
@@ -120,21 +148,6 @@ local function forget_line(id, line)
   local forgotten = seldom_list('forgotten')
   forgotten[#forgotten + 1] = id
   shrink(line)
-end
-
---- Forget what is over, so many ids at most. Returns whether more may be left.
-local function forget_over(most)
-  local ids = redis.call('ZRANGEBYSCORE', kept, '-inf', now_text, 'LIMIT', '0', digits(most))
-  local lines = read_many(results, ids)
-  for i = 1, #ids do
-    forget_line(ids[i], lines[i] or '')
-  end
-  return #ids == most
-end
-
---- Whether more is kept than there is room for.
-local function is_too_much()
-  return fact('kept_bytes') + seldom.growth[2] > fact('kept_max_bytes')
 end
 
 --- The line without its value, and why; nil if it has none.
@@ -147,6 +160,38 @@ local function without_value(line, why)
   return other
 end
 
+--- What is kept of an id is over: it is forgotten, or it loses its value if it is remembered for longer.
+local function let_go(id, line)
+  local once = once_in(line)
+  if not once then
+    forget_line(id, line)
+    return
+  end
+  meet_results()
+  local marks, other = seldom_list('kept_marks'), without_value(line, 'expired')
+  marks[#marks + 1], marks[#marks + 2] = digits(once), id
+  if other then
+    local lines, emptied = seldom.kept_lines, seldom_list('emptied')
+    lines[#lines + 1], lines[#lines + 2] = id, other
+    emptied[#emptied + 1] = id
+  end
+end
+
+--- Forget what is over, so many ids at most. Returns whether more may be left.
+local function forget_over(most)
+  local ids = redis.call('ZRANGEBYSCORE', kept, '-inf', now_text, 'LIMIT', '0', digits(most))
+  local lines = read_many(results, ids)
+  for i = 1, #ids do
+    let_go(ids[i], lines[i] or '')
+  end
+  return #ids == most
+end
+
+--- Whether more is kept than there is room for.
+local function is_too_much()
+  return fact('kept_bytes') + seldom.growth[2] > fact('kept_max_bytes')
+end
+
 --- An id that is kept loses its value. False if that makes no room: it has none, or one that is shorter than the word for that.
 local function evict_value(id, line)
   local other = line:gsub(' bytes=%d+', ' value=evicted')
@@ -155,6 +200,8 @@ local function evict_value(id, line)
     return false
   end
   grow(#other - #line, -room)
+  local growth = seldom.growth
+  growth[3] = (growth[3] or 0) + 1
   local lines, emptied = seldom.kept_lines, seldom_list('emptied')
   lines[#lines + 1], lines[#lines + 2] = id, other
   emptied[#emptied + 1] = id
@@ -191,18 +238,28 @@ local function make_room()
   end
   read_now('evicted')
   local gone = {}
-  for i = 1, seldom.forgotten and #seldom.forgotten or 0 do
-    gone[seldom.forgotten[i]] = true
+  for _, name in ipairs({'forgotten', 'emptied'}) do
+    for _, id in ipairs(seldom[name] or {}) do
+      gone[id] = true
+    end
   end
-  local ids = redis.call('ZRANGE', kept, '0', LOOKED_AT)
+  local ids, ends = {}, {}
+  local found = redis.call('ZRANGE', kept, '0', LOOKED_AT, 'WITHSCORES')
+  for at = 1, #found, 2 do
+    ids[#ids + 1], ends[#ends + 1] = found[at], tonumber(found[at + 1])
+  end
   local lines = read_many(results, ids)
   for i = 1, #ids do
     if not is_too_much() then
       return
     end
     local id, line = ids[i], lines[i]
-    if line and not gone[id] and not evict_value(id, line) and not line:find(' once=', 1, true) then
-      forget_line(id, line)
+    if line and not gone[id] then
+      if ends[i] <= now then
+        let_go(id, line)
+      elseif not evict_value(id, line) and not line:find(' once=', 1, true) then
+        forget_line(id, line)
+      end
     end
   end
   leave_out_values()
@@ -230,11 +287,11 @@ local function write_results()
     if growth[2] ~= 0 then
       set_fact('kept_bytes', math.max(0, fact('kept_bytes') + growth[2]))
     end
-  end
-  if seldom.emptied then
-    set_fact('evicted', fact('evicted') + #seldom.emptied)
+    if growth[3] then
+      set_fact('evicted', fact('evicted') + growth[3])
+    end
   end
 end
 
 --- What others do with it, in one table: the scripts have few local variables left.
-local memory = {keep = keep_outcome, forget_over = forget_over, make_room = make_room, write = write_results}
+local memory = {keep = keep_outcome, keep_alike = keep_alike, forget_over = forget_over, make_room = make_room, write = write_results}

@@ -42,9 +42,9 @@ local function lane_in(line)
   return line:sub(at + 1, (line:find(' ', at, true) or 0) - 1)
 end
 
---- A counter of a job; absent means none yet, or the layout's default.
+--- A counter of a job; absent means none yet, or the layout's default, and so does what a client has damaged.
 local function count(job, name)
-  return tonumber(job[name]) or DEFAULTS[name] or 0
+  return whole_number(job[name]) or DEFAULTS[name] or 0
 end
 
 --- 0 (critical) to 3 (low); the default for a job that does not say.

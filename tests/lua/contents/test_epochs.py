@@ -4,6 +4,7 @@ import pytest
 
 from rq_core import errors
 from rq_core.model.machine import LAYOUT
+from rq_core.model.settings import SETTINGS
 from tests.kit.consistency import assert_consistent
 from tests.kit.failover import fail_over
 from tests.kit.seed import LEASE_MS, Seed
@@ -49,6 +50,17 @@ def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
     assert seed.meta("no_reap_before") == str(seed.now + LEASE_MS)
     assert seed.complete(claim) == {}
     assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_failover_leaves_settings_as_they_are(seed: Seed, name: str) -> None:
+    """Three of them were the default again, without an event."""
+    value = SETTINGS[name].default + 1
+    seed.client.run(seed.client.calls.admin.configure("q", {name: value}))
+    fail_over(seed.control)
+    seed.claim()
+
+    assert str(value) == seed.meta(name)
 
 
 @pytest.mark.parametrize("garbage", ["x", '"', "1.5", "-1", "1 2"])

@@ -1,10 +1,13 @@
 """Results that are kept: what each end of a job leaves for those who wait, and how much of it."""
 
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from rq_core.model.names import digest_of
 from rq_core.model.outcome import (
     Cancelled,
     Expired,
@@ -16,9 +19,11 @@ from rq_core.model.outcome import (
     Succeeded,
 )
 from rq_core.model.remembered import load_of
+from rq_core.model.values import pack
 from rq_core.protocol.endings import BYTES_MAX, Absent, Found
+from rq_core.scripts.script import function
 from tests.kit.consistency import assert_consistent
-from tests.kit.seed import LEASE_MS, Seed
+from tests.kit.seed import LEASE_MS, WORKER, Seed
 from tests.lua.contents.entries import T
 from tests.lua.contents.test_names import (
     end_by_a_final_failure,
@@ -97,6 +102,57 @@ def test_values_go_to_the_jobs_of_their_records(seed: Seed, each: int) -> None:
     } == look(seed, "a", "b", "c")
     assert {"a", "b"} == seed.snapshot()["returned"].keys()
     assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
+def test_jobs_that_were_claimed_together_keep_each_its_own(seed: Seed, turn: bool) -> None:
+    """Their lines begin alike. In their midst are some that keep no value, are remembered, have a deadline, keep it
+    for longer, are of another task, or keep nothing."""
+    alike = [f"a{n}" for n in range(20)]
+    enqueue(seed, *alike[:6])
+    enqueue(seed, "until", expires_in_ms=HOUR)
+    enqueue(seed, "once", remember_ms=2 * HOUR)
+    seed.enqueue("plain")
+    enqueue(seed, "longer", keep_ms=2 * HOUR)
+    enqueue(seed, "other", task="u")
+    seed.advance(3)
+    enqueue(seed, *alike[6:])
+    claims = seed.claim().jobs
+    values = {claim.id: f'"{claim.id:>{7 + n // 4}}"' for n, claim in enumerate(claims)}
+    values |= {"a3": "!too_large", "a9": "!not_json", "plain": ""}
+    by_place = {
+        n: value if value.startswith("!") else pack(value)
+        for n, claim in enumerate(claims, 1)
+        if (value := values[claim.id])
+    }
+    del by_place[next(n for n, claim in enumerate(claims, 1) if claim.id == "a12")]
+    seed.advance(5)
+    (seed.turn if turn else seed.complete)(*claims, values=by_place)
+    after = seed.snapshot()
+
+    ids = {*alike, "once", "until", "longer", "other"}
+    without = {"a3": "too_large", "a9": "not_json", "a12": "not_kept"}
+    assert ids == after["results"].keys()
+    assert {i: values[i] for i in ids - without.keys()} == after["returned"]
+    for i in ids:
+        task, until = "u" if i == "other" else "t", T + 8 + (2 * HOUR if i == "longer" else HOUR)
+        how = (
+            f"value={without[i]} until={until}"
+            if i in without
+            else f"until={until} bytes={len(values[i])}"
+        )
+        once = f" once={T + 2 * HOUR}" if i == "once" else ""
+        fence = next(claim.fence for claim in claims if claim.id == i)
+        assert f"succeeded at={T + 8} fence={fence}{once} task={task} {how}" == after["results"][i]
+        assert until == after["kept"][i]
+    digests = {
+        job[0]: job[2:]
+        for e in after["outbox"]
+        if e[1]["type"] == "succeeded"
+        for job in json.loads(e[1]["jobs"])
+    }
+    assert {i: [digest_of(values[i])] if i in after["returned"] else [] for i in digests} == digests
+    assert_consistent(after)
 
 
 def test_a_zombies_result_is_refused(seed: Seed) -> None:
@@ -211,6 +267,127 @@ def test_an_id_may_be_remembered_and_its_result_kept(seed: Seed) -> None:
     assert {"a": Succeeded("a", Kept("2", "t"), None)} == look(seed, "a")
     assert ("a",) == seed.enqueue("a").ids
     assert_consistent(seed.snapshot())
+
+
+def test_a_value_goes_at_its_end_though_its_id_is_remembered_for_longer(seed: Seed) -> None:
+    enqueue(seed, "a", "b", keep_ms=1_000, remember_ms=HOUR)
+    (claim, other) = seed.claim().jobs
+    seed.complete(claim, other, values={1: '"a"', 2: "!too_large"})
+    assert {"a": T + 1_000, "b": T + HOUR} == seed.snapshot()["kept"]
+    seed.advance(1_000)
+    seed.claim()
+    after = seed.snapshot()
+
+    assert {} == after["returned"]
+    assert {"a": T + HOUR, "b": T + HOUR} == after["kept"]
+    assert {
+        "a": Succeeded("a", missing="expired"),
+        "b": Succeeded("b", missing="too_large"),
+    } == look(seed, "a", "b")
+    assert "evicted" not in after["meta"]
+    assert ("a", "b") == enqueue(seed, "a", "b", remember_ms=HOUR).duplicates
+    assert_consistent(after)
+    seed.advance(HOUR - 1_000)
+    seed.claim()
+    assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("once", ["1e400", "9" * 400, "inf", "nan", "1e17", "-5", "1.5", ""])
+def test_a_moment_that_a_client_damaged_stops_no_claim(seed: Seed, once: str) -> None:
+    """Redis refused it as a score, behind the first write: each claim was told in the log, and none was done."""
+    enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
+    succeed(seed, pack('"a"'))
+    line = seed.snapshot()["results"]["a"]
+    damaged = line.replace(f" once={T + HOUR}", f" once={once}")
+    seed.control.hset(seed.keys("results"), "a", damaged)
+    seed.control.hset(seed.keys("meta"), "results_bytes", len(damaged))
+    seed.enqueue("b")
+    seed.advance(1_000)
+
+    assert ["b"] == [claim.id for claim in seed.claim().jobs]
+    assert (
+        {} == seed.snapshot()["results"] == seed.snapshot()["returned"] == seed.snapshot()["kept"]
+    )
+
+
+@pytest.mark.parametrize("field", ["once", "keep"])
+@pytest.mark.parametrize("value", ["1e400", "inf", "nan", "x", "1e17"])
+def test_a_line_that_a_client_damaged_stops_no_success(seed: Seed, field: str, value: str) -> None:
+    enqueue(seed, "a", remember_ms=HOUR)
+    (claim,) = seed.claim().jobs
+    line = re.sub(rf" {field}=\d+", f" {field}={value}", seed.state("a") or "")
+    seed.control.hset(seed.keys("state"), "a", line)
+
+    assert {} == seed.complete(claim, values={1: pack('"a"')})
+    assert None is seed.state("a")
+    seed.advance(2 * HOUR)
+    seed.claim()
+    assert {} == seed.snapshot()["kept"] == seed.snapshot()["results"]
+
+
+def test_a_value_that_is_over_is_not_evicted_and_makes_room_first(seed: Seed) -> None:
+    enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
+    enqueue(seed, "b", "c", keep_ms=1_000)
+    enqueue(seed, "d")
+    claims = {claim.id: claim for claim in seed.claim().jobs}
+    for i in ("a", "b", "c"):
+        seed.complete(claims[i], values={1: pack(f'"{i * 398}"')})
+    bound(seed, 500)
+    seed.advance(1_000)
+    seed.complete(claims["d"], values={1: pack('"d"')})
+    after = seed.snapshot()
+
+    assert Succeeded("a", missing="expired") == look(seed, "a")["a"]
+    assert {"d": '"d"'} == after["returned"]
+    assert "evicted" not in after["meta"]
+    assert_consistent(after)
+
+
+def test_a_note_of_one_job_says_nothing_of_the_results_of_others(seed: Seed) -> None:
+    """It has the length of a digest, and says that the log is to have the value."""
+    seed.attach()
+    enqueue(seed, "a", "b")
+    claims = seed.claim().jobs
+    digest = digest_of('"v"')
+    packed = {1: f"+{digest[1:]}", 2: f"{digest}"}
+    made = function("complete")
+    args = {"slot": "s", "number": 1, "worker": WORKER}
+    tail = {place: (note, '"v"') for place, note in packed.items()}
+    held = [(claim.id, claim.fence) for claim in claims]
+    command = made.filled(made.head(seed.keys, whole=True), args, held, tail)
+    seed.control.execute_command(*made.loading)
+    seed.control.execute_command(*command)
+
+    lines = seed.snapshot()["results"]
+    assert [True, False] == ["audit=full" in lines[i] for i in ("a", "b")]
+
+
+@pytest.mark.parametrize("place", ["nan", "inf", "-1", "x", "1.5", "9", ""])
+def test_a_value_without_a_place_goes_nowhere(seed: Seed, place: str) -> None:
+    enqueue(seed, "a")
+    (claim,) = seed.claim().jobs
+    made = function("complete")
+    args = {"slot": "s", "number": 1, "worker": WORKER}
+    head = made.head(seed.keys, whole=True)
+    command = made.filled(head, args, [(claim.id, claim.fence)], {1: ("", '"v"')})
+    command[-4] = place
+    seed.control.execute_command(*made.loading)
+
+    assert ["ok"] == seed.control.execute_command(*command)
+    assert Succeeded("a", missing="not_kept") == look(seed, "a")["a"]
+
+
+def test_a_job_that_only_keeps_its_result_waits_as_a_plain_one_does(seed: Seed) -> None:
+    enqueue(seed, "a")
+    seed.enqueue(
+        seed.job("b", keep_ms=HOUR, lane="2+host=h"), seed.job("c", keep_ms=HOUR, delay_ms=5)
+    )
+    after = seed.snapshot()
+
+    assert {"b", "c"} == after["state"].keys()
+    assert after["jobs"]["a"].startswith(f"task=t keep={HOUR} seq=1 since={T}\n")
+    assert_consistent(after)
 
 
 def bound(seed: Seed, size: int) -> None:

@@ -154,6 +154,7 @@ class Nemesis:
         tail = max(files, key=lambda each: int(each.name.split(".")[-3]))
         content = tail.read_bytes()
         tail.write_bytes(content[: max(0, len(content) - self.draw.randint(1, 20_000))])
+        server.mend_append_only_file()
         server.start()
 
     def go_back(self) -> None:
