@@ -37,7 +37,8 @@ from tests.kit.wait import wait_until
 QUEUE = "mail"
 CHUNK = 20
 PAUSE_S = 0.03
-"""Between two calls of the client that works: verify reads the whole log each time, which is to stay readable."""
+"""Between two calls of the client that works, if nothing else is said. Verify reads the whole log each time, so over
+many rounds the client has to work more slowly, or the last rounds take minutes."""
 TAKEN = 20
 """Jobs that are taken out of Redis at the end."""
 ids = JobIds()
@@ -50,14 +51,14 @@ def enqueue(client: Client, count: int) -> None:
 
 
 @contextlib.contextmanager
-def busy(redis_url: str, jobs: int) -> Iterator[None]:
+def busy(redis_url: str, jobs: int, pause_s: float = PAUSE_S) -> Iterator[None]:
     """Keep so many jobs waiting, while others run and end."""
     stop = threading.Event()
     with Client(redis_url) as client:
         enqueue(client, jobs)
 
         def work() -> None:
-            while not stop.wait(PAUSE_S):
+            while not stop.wait(pause_s):
                 enqueue(client, CHUNK)
                 claimed = client.run(claims.claim(QUEUE, "w-1", CHUNK)).jobs
                 ended = [(claim.id, claim.fence) for claim in claimed]
@@ -81,13 +82,21 @@ def ask(redis_url: str, audit_url: str) -> tuple[Result, Result]:
     )
 
 
-def run(redis_url: str, audit_url: str, directory: Path, *, rounds: int, jobs: int) -> list[str]:
+def run(
+    redis_url: str,
+    audit_url: str,
+    directory: Path,
+    *,
+    rounds: int,
+    jobs: int,
+    pause_s: float = PAUSE_S,
+) -> list[str]:
     """Returns what was wrong, and prints what the commands said."""
     migrate.upgrade(audit_url)
     words = ("tests.kit.mirror_service", redis_url, audit_url)
     said: Counter[tuple[str, int]] = Counter()
     wrong: list[str] = []
-    with busy(redis_url, jobs), python(*words, log=directory / "mirror.log") as mirror:
+    with busy(redis_url, jobs, pause_s), python(*words, log=directory / "mirror.log") as mirror:
         database = Database(audit_url)
         cursor = "SELECT epoch FROM mirror_cursor WHERE epoch IS NOT NULL"
         wait_until(lambda: auditlog.rows(database, cursor), "the first batch")
@@ -119,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=3000)
+    parser.add_argument("--pause", type=float, default=PAUSE_S, metavar="SECONDS")
     options = parser.parse_args(arguments)
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="rqc-") as name, contextlib.ExitStack() as stack:
@@ -131,7 +141,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             server = RedisServer(engines()[0], directory).start()
             try:
                 wrong += run(
-                    server.url, url, directory, rounds=options.rounds // 2, jobs=options.jobs
+                    server.url,
+                    url,
+                    directory,
+                    rounds=options.rounds // 2,
+                    jobs=options.jobs,
+                    pause_s=options.pause,
                 )
             finally:
                 server.stop()

@@ -6,6 +6,7 @@ its leases, the mirror. What is made up is what users bring: what jobs there are
 
 from __future__ import annotations
 
+import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from rq_core.connections.wire import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec, ties_of
 from rq_core.model.machine import Priority
 from rq_core.model.scopes import lane_name
+from rq_core.model.settings import SETTINGS
+from rq_core.model.values import DIGEST, FULL, pack
 from rq_core.protocol.admin import Change
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience
@@ -214,6 +217,16 @@ def tie(job: NewJob, dice: random.Random) -> NewJob:
     return job._replace(ties=ties_of(unique=how, expires_in_ms=expires_ms), name=name)
 
 
+def keep(job: NewJob, dice: random.Random) -> NewJob:
+    """Let the result of a job be kept: hardly, for a while, for ever, or not."""
+    keep_ms = dice.choice((0, 300, 3_000, 10**9))
+    if not keep_ms:
+        return job
+    ties = json.loads(job.ties or "{}")
+    ties |= json.loads(ties_of(keep_ms=keep_ms, audit_result=dice.choice((DIGEST, DIGEST, FULL))))
+    return job._replace(ties=json.dumps(ties, separators=(",", ":")))
+
+
 # --- Workers ------------------------------------------------------------------------------------
 
 
@@ -355,7 +368,7 @@ class Worker(Actor):
     def settlement(self, run: Run) -> Settlement:
         match run.verdict:
             case "complete":
-                return Settlement(run.claim, "complete")
+                return Settlement(run.claim, "complete", value=self.value(run.claim))
             case "retry" | "final":
                 delay = self.random.choice((0, 300, 1_500))
                 return Settlement(run.claim, run.verdict, delay, "given_up", ERROR)
@@ -363,6 +376,18 @@ class Worker(Actor):
                 return Settlement(run.claim, "rollback", 500, "suspect")
             case reason:
                 return Settlement(run.claim, "rollback", 0, reason)
+
+    def value(self, claim: Claim) -> str:
+        """What a handler returned, if that is kept: each time something else."""
+        keeps = read_spec(claim.spec).keeps
+        if not keeps:
+            return ""
+        size = self.random.choice((0, 0, 200, 900))
+        value = pack(json.dumps(f"{claim.id} {claim.fence} {self.name} {'x' * size}"), keeps)
+        if self.random.random() < 0.2:
+            value = "!too_large"
+        self.simulation.returned[claim.id, claim.fence, self.name] = value
+        return value
 
     def settled(self, settlement: Settlement, refused: str | None) -> None:
         claim = settlement.claim
@@ -380,6 +405,8 @@ class Worker(Actor):
 
 CAPS: Final = ("0", "1", "1", "2", "3", "none")
 RATES: Final = ("5/10000ms/1", "20/10000ms/3", "0", "none")
+ROOMS: Final = (0, 900, 2_500, 8_000, SETTINGS["kept_max_bytes"].default)
+"""Bytes for kept results, which take some 400 to 1,400 each."""
 
 
 class Operator(Actor):
@@ -402,7 +429,9 @@ class Operator(Actor):
         some = sorted(self.simulation.told.attempted)
         some = self.random.sample(some, min(len(some), 4))
         choices = ["cap", "cap", "cap", "rate", "pause", "requeue", "prune"]
-        match self.random.choice(choices + ["edit"] * (3 if self.simulation.ties else 0)):
+        choices += ["edit"] * (3 if self.simulation.ties else 0)
+        choices += ["room"] * (0 if self.simulation.has_room else 2)
+        match self.random.choice(choices):
             case "cap":
                 scope = self.random.choice(
                     ("task=a", "task=b", "tenant", "tenant=x", "host", "queue")
@@ -415,6 +444,9 @@ class Operator(Actor):
                 client.run(
                     client.calls.admin.configure(QUEUE, {"paused": self.random.choice((0, 0, 1))})
                 )
+            case "room":
+                room = self.random.choice(ROOMS)
+                client.run(client.calls.admin.configure(QUEUE, {"kept_max_bytes": room}))
             case "edit" if some:
                 change = Change(
                     self.random.choice(("", "critical", "low")),

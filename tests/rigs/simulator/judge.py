@@ -30,6 +30,7 @@ def judge(simulation: Simulation) -> dict[str, int]:
     found = [finding.says for finding in examine(client.run(client.calls.reads.snapshot(QUEUE)))]
     if found:
         raise Violated(f"the doctor finds: {found}")
+    simulation.check_results()
     _check_told(simulation)
     _check_witness(simulation)
     _check_audit(simulation)

@@ -28,6 +28,7 @@ from sqlalchemy.exc import OperationalError
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob
+from rq_core.protocol import endings
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Lost, Unsent
@@ -37,17 +38,19 @@ from sql_audit.store.background import BackgroundCall
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine
 from tests.rigs.judge.told import Answers
-from tests.rigs.simulator import judge
+from tests.rigs.simulator import judge, results
 from tests.rigs.simulator.actors import (
     CAPS,
     RATE,
     RATES,
+    ROOMS,
     Actor,
     Line,
     MirrorProcess,
     Operator,
     Producer,
     Worker,
+    keep,
     make_job,
     tie,
 )
@@ -68,6 +71,10 @@ DRAIN_STEPS_MAX: Final = 6_000
 """Steps within which everything is worked off once nothing breaks any more."""
 TIED_EVERY: Final = 6
 """Of so many rounds of seeds through all profiles, one has jobs with names and deadlines, and edits."""
+KEPT_EVERY: Final = 11
+"""Of so many rounds the last three have jobs whose results are kept, half of them in little room."""
+LOOK_EVERY: Final = 5
+"""Calls of scripts after which all jobs are looked at as callers do who wait."""
 COMPARE_EVERY: Final = 40
 """Calls of scripts after which all indexes are compared with the log."""
 
@@ -216,9 +223,11 @@ class Simulation:
         self.lines: list[Line] = []
         """What the handlers wrote."""
         self.completed: list[tuple[str, str]] = []
+        """(id, fence) of which a worker was told that it counts."""
+        self.returned: dict[tuple[str, str, str], str] = {}
+        """What workers reported that handlers returned, by job, fence and worker, whether that was accepted or not."""
         self.sent: Counter[str] = Counter()
         """How often producers decided to enqueue each job. That a call was sent again is no decision."""
-        """(id, fence) of which a worker was told that it counts."""
         self.healing = False
         self.step = 0
         self.lost: list[str] = []
@@ -236,6 +245,10 @@ class Simulation:
         self.profile = PROFILES[self.seed % len(PROFILES)]
         self.ties = self.seed // len(PROFILES) % TIED_EVERY == TIED_EVERY - 1
         """Whether jobs have names and deadlines, and are edited."""
+        self.keeps = self.seed // len(PROFILES) % KEPT_EVERY >= KEPT_EVERY - 3
+        """Whether results of some jobs are kept."""
+        self.has_room = not self.keeps or random.Random(f"{self.seed} room").random() < 0.5
+        """Whether there is room for all of them."""
         self.steps = rng.randrange(150, 400)
         self.policy: Policy = policy_of(rng, self.steps)
         self.pace = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100), (1, 30, 300)))
@@ -265,7 +278,9 @@ class Simulation:
     def new_job(self, rng: random.Random) -> NewJob:
         self._jobs += 1
         job = make_job(rng, f"j-{self._jobs}")
-        return tie(job, random.Random(f"{self.seed} {job.id} ties")) if self.ties else job
+        if self.ties:
+            job = tie(job, random.Random(f"{self.seed} {job.id} ties"))
+        return keep(job, random.Random(f"{self.seed} {job.id} keep")) if self.keeps else job
 
     def write(self, line: Line) -> None:
         self.lines.append(line)
@@ -283,7 +298,10 @@ class Simulation:
         """Raises Failed."""
         self.actors: list[Actor] = []
         # What goes on beside a strand would bring an order of its own: it is done on the strand, at once.
-        with mock.patch.object(BackgroundCall, "_begin", BackgroundCall._run):
+        with (
+            mock.patch.object(BackgroundCall, "_begin", BackgroundCall._run),
+            mock.patch.object(endings, "_LOOK", results.LOOK),
+        ):
             return self._run_and_judge()
 
     def _run_and_judge(self) -> Result:
@@ -307,7 +325,8 @@ class Simulation:
         shutil.copyfile(self.stage.template, self.audit)
         self.world.load_scripts(self.plant.scripts)
         client = self.direct()
-        client.run(client.calls.admin.configure(QUEUE, {"lease_ms": self.lease_ms}))
+        room = {} if self.has_room else {"kept_max_bytes": ROOMS[2]}
+        client.run(client.calls.admin.configure(QUEUE, {"lease_ms": self.lease_ms, **room}))
         client.run(
             client.calls.caps.set(QUEUE, [(scope, limit, -1) for scope, limit in self._caps])
         )
@@ -450,9 +469,21 @@ class Simulation:
         self.watch.add(found)
         if commands[0][0] == "FCALL":
             self._calls += 1
+            if self.keeps and self._calls % LOOK_EVERY == 0:
+                self.check_results()
             if self._calls % COMPARE_EVERY == 0:
                 self.watch.compare(self.direct())
         return replies
+
+    def check_results(self) -> None:
+        """Look at all jobs, as callers do who wait. Raises Violated."""
+        client = self.direct()
+        found = client.run(client.calls.endings.look(QUEUE, sorted(self.told.attempted)))
+        wrong = self.watch.results.problems(
+            found, self.returned, self.world.clock, has_room=self.has_room
+        )
+        if wrong:
+            raise Violated(f"I14: {'; '.join(wrong)}")
 
     def _draw_fate(self, count: int) -> Fate:
         if self.healing or self.random.random() >= self.profile.network:

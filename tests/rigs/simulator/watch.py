@@ -11,6 +11,7 @@ from rq_core.model.machine import Event
 from tests.kit.consistency import problems
 from tests.kit.fleet import QUEUE
 from tests.rigs.judge.caps import Proof
+from tests.rigs.simulator.results import Results
 
 RawEntry = tuple[str, dict[str, str]]
 
@@ -28,6 +29,7 @@ class Watch:
         self.records: dict[str, JobRecord] = {}
         self.forgotten: list[Entry] = []
         """Entries that Redis had and has no more."""
+        self.results = Results()
         self._proof = Proof()
 
     @property
@@ -67,6 +69,7 @@ class Watch:
             self.records[event.job_id] = record
             if check and problem is not None:
                 raise Violated(f"{entry.id} job {event.job_id}: {problem}")
+        self.results.add(entry)
         unjustified = self._proof.add(entry)
         if check and unjustified:
             raise Violated(f"I3: {'; '.join(unjustified)}")
@@ -79,7 +82,7 @@ class Watch:
         known = {entry.id: entry for entry in self.entries}
         # A flushed server may give a number again, to another entry.
         self.forgotten = [entry for entry in met if known.get(entry.id) != entry]
-        self.records, self._proof = {}, Proof()
+        self.records, self.results, self._proof = {}, Results(), Proof()
         for entry in self.entries:
             self._apply(entry, check=False)
 

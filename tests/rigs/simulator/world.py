@@ -22,6 +22,7 @@ from tests.kit.clock import CLOCK, CLOCK_KEY
 from tests.kit.failover import forget_memories
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine, RedisServer, engines
+from tests.rigs.simulator.results import Clock
 
 START_MS: Final = 1_800_000_000_000
 REPLID_KEY: Final = "test:replid"
@@ -84,6 +85,7 @@ class World:
         self.wire = PoolWire(url)
         self.control: Any = redis.Redis.from_url(url)
         self._told_ms = 0
+        self._latest_ms = 0
         self.control.flushall()
         self._tell()
 
@@ -95,20 +97,29 @@ class World:
         """What a monotonic clock of a client's machine says."""
         return self.now_ms / 1000
 
+    @property
+    def clock(self) -> Clock:
+        """The server's."""
+        return Clock(self._told_ms, self._latest_ms)
+
     def exchange(
         self, commands: Sequence[Sequence[Any]], last: str = "0-0"
     ) -> tuple[list[Any], list[Any]]:
         """Carry out commands, one right after the other. Returns the replies, and the outbox entries after ``last``."""
         head: list[Sequence[Any]] = []
         if self._told_ms != self.now_ms + self.skew_ms:
-            self._told_ms = self.now_ms + self.skew_ms
+            self._note_time()
             head.append(["SET", CLOCK_KEY, self._told_ms])
         tail = ["XRANGE", OUTBOX, f"({last}", "+"]
         replies = self.wire.exchange([*head, *commands, tail])
         return replies[len(head) : -1], replies[-1]
 
-    def _tell(self) -> None:
+    def _note_time(self) -> None:
         self._told_ms = self.now_ms + self.skew_ms
+        self._latest_ms = max(self._latest_ms, self._told_ms)
+
+    def _tell(self) -> None:
+        self._note_time()
         self.control.mset({CLOCK_KEY: self._told_ms, REPLID_KEY: self.replid})
 
     def load_scripts(self, by_name: Scripts) -> None:

@@ -1,0 +1,149 @@
+"""What a caller who waits is told of each job, held against the log: how it ended, and what its handler returned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from rq_core.model.effects import EFFECTS, target
+from rq_core.model.events import Entry, JobEvent
+from rq_core.model.machine import Event, State
+from rq_core.model.outcome import (
+    EXPIRED,
+    Cancelled,
+    Expired,
+    Failed,
+    Kept,
+    Outcome,
+    Replaced,
+    Succeeded,
+)
+from rq_core.model.values import unpack
+from rq_core.protocol import endings
+from rq_core.protocol.endings import Absent, Found
+from tests.kit.clock import CLOCK_KEY
+
+_REAL_TIME: Final = """local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+LOOK: Final = endings._LOOK.replace(
+    _REAL_TIME, f"local now = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"
+)
+"""The look of those who wait, on the simulation's clock."""
+assert LOOK != endings._LOOK
+OUTCOMES: Final[Mapping[Event, type[Outcome[object]]]] = {
+    Event.SUCCEEDED: Succeeded,
+    Event.CANCELLED: Cancelled,
+    Event.EXPIRED: Expired,
+    Event.REPLACED: Replaced,
+    Event.PRUNED: Failed,
+}
+"""What a caller is told of a job that this event took out of Redis."""
+NO_ROOM: Final = frozenset({"evicted", "full"})
+
+
+class Clock(NamedTuple):
+    """The server's, which a failover may put back."""
+
+    now_ms: int
+    latest_ms: int
+    """The latest time that it has had: what was over then may have been forgotten."""
+
+
+@dataclass
+class Life:
+    """The last job of an id, by the log."""
+
+    keep_ms: int | None
+    """How long its result is kept from its end on; None: it is not."""
+    state: State | None
+    """None: it has left Redis."""
+    end: tuple[Entry, JobEvent] | None = None
+    """What took it out of Redis."""
+
+
+@dataclass
+class Results:
+    """What the log says of each id, and what a look at it may find."""
+
+    lives: dict[str, Life] = field(default_factory=dict)
+    untold: set[str] = field(default_factory=set)
+    """Ids of which the log only says that Redis does not have them."""
+
+    def add(self, entry: Entry) -> None:
+        """Take note of an entry of the log."""
+        if entry.event not in EFFECTS or entry.event is Event.DISCARDED:
+            return
+        for event in entry.jobs:
+            state = target(entry.event, event.fields)
+            if entry.event is Event.BASELINE and state is None:
+                self.untold.add(event.job_id)
+                self.lives.pop(event.job_id, None)
+            elif EFFECTS[entry.event].begins:
+                self.lives[event.job_id] = Life(event.fields["keep_ms"], state)
+                self.untold.discard(event.job_id)
+            elif (life := self.lives.get(event.job_id)) is not None:
+                life.state = state
+                life.end = (entry, event) if state is None else None
+
+    def problems(
+        self,
+        found: Mapping[str, Found],
+        returned: Mapping[tuple[str, str, str], str],
+        clock: Clock,
+        *,
+        has_room: bool,
+    ) -> list[str]:
+        """What is wrong with what a look has found of these ids. ``returned`` has what workers presented, by job, fence
+        and worker."""
+        wrong = []
+        for job_id in sorted((found.keys() | self.lives.keys()) - self.untold):
+            said, life = found.get(job_id), self.lives.get(job_id)
+            if life is None:
+                fits = isinstance(said, Absent) and said.known is None
+            elif life.state is not None:
+                is_dead = life.state is State.DEAD
+                fits = isinstance(said, Failed) if is_dead else said is None
+            else:
+                assert life.end is not None
+                fits = _fits(life, *life.end, said, returned, clock, has_room=has_room)
+            if not fits:
+                wrong.append(f"a caller is told {said} of {job_id}, of which the log has {life}")
+        return wrong
+
+
+def _fits(
+    life: Life,
+    entry: Entry,
+    event: JobEvent,
+    said: Found | None,
+    returned: Mapping[tuple[str, str, str], str],
+    clock: Clock,
+    *,
+    has_room: bool,
+) -> bool:
+    """Whether that may be said of a job that has left Redis."""
+    if said is None:
+        return False
+    outcome = said.known if isinstance(said, Absent) else said
+    if life.keep_ms is None:
+        return outcome is None
+    until_ms = entry.at_ms + life.keep_ms
+    if outcome is None:
+        return until_ms <= clock.latest_ms or not has_room
+    if type(outcome) is not OUTCOMES.get(entry.event):
+        return False
+    if isinstance(outcome, Replaced):
+        by: str = event.fields["by_job"]
+        return outcome.by == by
+    if not isinstance(outcome, Succeeded):
+        return True
+    value = returned.get((event.job_id, event.fields["fence"], entry.by), "")
+    if isinstance(outcome.kept, Kept):
+        return outcome.kept.json == unpack(value)[1] and clock.now_ms < until_ms
+    if outcome.missing in NO_ROOM:
+        return not has_room
+    if outcome.missing == EXPIRED:
+        return until_ms <= clock.now_ms
+    return outcome.missing == value[1:]

@@ -1,0 +1,89 @@
+"""What the simulator takes for a wrong answer to a caller who waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rq_core.model.events import Entry, JobEvent, OutboxId
+from rq_core.model.machine import JOB_EVENT_FIELDS, Event
+from rq_core.model.outcome import Cancelled, Kept, Outcome, Succeeded
+from rq_core.model.values import pack
+from rq_core.protocol.endings import Absent, Found
+from tests.rigs.simulator.results import Clock, Results
+
+ENDED = 1_000
+KEEP = 300
+FENCE = "1-1"
+RETURNED = {("a", FENCE, "w-1"): pack('"mine"'), ("a", FENCE, "w-2"): pack('"no"')}
+GONE = Absent(None)
+
+
+def entry(event: Event, by: str = "w-1", **told: Any) -> Entry:
+    fields = {field.name: None for field in JOB_EVENT_FIELDS[event]} | {"id": "a"} | told
+    return Entry(OutboxId(1, 1), event, ENDED, by, jobs=(JobEvent(0, "a", fields),))
+
+
+def succeeded(value: str | None = None, missing: str | None = None) -> Outcome[Any]:
+    return Succeeded("a", Kept(value, "t") if value else None, missing)
+
+
+def problems(
+    said: Found,
+    *,
+    now: int = ENDED,
+    latest: int = 0,
+    keep: int | None = KEEP,
+    has_room: bool = True,
+) -> list[str]:
+    results = Results()
+    results.add(entry(Event.ENQUEUED, keep_ms=keep))
+    results.add(entry(Event.SUCCEEDED, fence=FENCE))
+    clock = Clock(now, max(now, latest))
+    return results.problems({"a": said}, RETURNED, clock, has_room=has_room)
+
+
+def test_a_kept_result_is_the_one_of_the_accepted_settlement() -> None:
+    assert [] == problems(succeeded('"mine"'))
+    assert problems(succeeded('"no"'))
+    assert problems(Cancelled("a"))
+    assert problems(succeeded('"mine"'), keep=None)
+
+
+@pytest.mark.parametrize("said", [GONE, succeeded(missing="expired")])
+def test_it_is_there_until_its_deadline(said: Found) -> None:
+    assert problems(said, now=ENDED + KEEP - 1)
+    assert [] == problems(said, now=ENDED + KEEP)
+    assert problems(succeeded('"mine"'), now=ENDED + KEEP)
+
+
+def test_what_was_forgotten_stays_so_when_the_clock_is_put_back() -> None:
+    assert [] == problems(GONE, latest=ENDED + KEEP)
+    assert [] == problems(succeeded('"mine"'), latest=ENDED + KEEP)
+
+
+@pytest.mark.parametrize("word", ["evicted", "full"])
+def test_it_goes_only_where_room_is_scarce(word: str) -> None:
+    assert problems(succeeded(missing=word))
+    assert [] == problems(succeeded(missing=word), has_room=False)
+    assert [] == problems(GONE, has_room=False)
+
+
+def test_a_job_that_is_alive_has_no_result_whatever_its_id_had_before() -> None:
+    results = Results()
+    results.add(entry(Event.ENQUEUED, keep_ms=KEEP))
+    results.add(entry(Event.SUCCEEDED, fence=FENCE))
+    results.add(entry(Event.ENQUEUED, keep_ms=KEEP))
+
+    assert results.problems(
+        {"a": succeeded('"mine"')}, RETURNED, Clock(ENDED, ENDED), has_room=True
+    )
+    assert [] == results.problems({}, RETURNED, Clock(ENDED, ENDED), has_room=True)
+
+
+def test_a_job_that_the_log_does_not_have_has_no_result() -> None:
+    assert Results().problems(
+        {"a": succeeded('"mine"')}, RETURNED, Clock(ENDED, ENDED), has_room=True
+    )
+    assert [] == Results().problems({"a": GONE}, RETURNED, Clock(ENDED, ENDED), has_room=True)
