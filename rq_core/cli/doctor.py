@@ -203,11 +203,9 @@ def _examine(
     drift: Differences | None,
 ) -> None:
     """Look at one queue in Redis; ``by`` None only looks."""
-    from rq_core.doctor import Told, diagnose, repair
+    from rq_core.doctor import Audited, diagnose, repair
 
-    told = None
-    if drift is not None and drift.lines is not None:
-        told = {job_id: Told(*lines) for job_id, lines in drift.lines.items()}
+    told = Audited.of(drift)
     try:
         found = diagnose(client, queue, told=told)
         report["found"] += [_document(f) for f in found]

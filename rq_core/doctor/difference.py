@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from rq_core.doctor import results
 from rq_core.doctor.expected import LISTS, AtLeast, Expected, Kept, Want
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.view import View
@@ -187,6 +188,10 @@ def _reasons(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> Iterato
         yield f"scope {expected.kept_waiting[name]} has room, and nothing would open the lane"
     if kind == "rate" and any(edit.key == "rates" for edit in edits):
         yield "the time until which the rate is spent is gone"
+    if kind == "id":
+        yield from results.reasons(expected.view, name)
+    if kind == "name" and (at_ms := expected.instants.get(name_field(name))) is not None:
+        yield f"it stands until {at_ms} by the log"
 
 
 def _says(expected: Expected, name: str, edit: Edit) -> str:

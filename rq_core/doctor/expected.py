@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from rq_core.doctor.kept import wrong_outcome, wrong_value
 from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
+from rq_core.doctor.results import Remembered, remembered
+from rq_core.doctor.stands import instants
 from rq_core.doctor.unlike import line_by
 from rq_core.doctor.view import View
 from rq_core.model import scopes
@@ -21,7 +22,7 @@ from rq_core.model.names import (
     read_holder,
     read_stands,
 )
-from rq_core.model.remembered import Result, load_of, read_result
+from rq_core.model.remembered import load_of
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
 from rq_core.model.state_line import Job, read_job, with_task, write_line
 
@@ -115,13 +116,27 @@ class Expected:
         return opened(self.view, lane, self.lanes[lane][0][0])
 
     @cached_property
+    def remembered(self) -> list[Remembered]:
+        """What is remembered of ids whose jobs have ended."""
+        return list(remembered(self.view, self.jobs))
+
+    @cached_property
+    def instants(self) -> dict[str, int]:
+        """By field of `slots`, the instant until which a name stands that has another one there."""
+        return instants(self.view)
+
+    @cached_property
     def indexes(self) -> dict[str, dict[str, Want]]:
         """What each index must have, by key and member."""
         found: dict[str, dict[str, Want]] = {key: {} for key in INDEXES}
         entries = [
             *(entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),
             *(entry for item in self.places.items() for entry in _of_lane(*item)),
-            *(entry for item in self.view.snapshot["slots"].items() for entry in _of_slot(*item)),
+            *(
+                entry
+                for item in self.view.snapshot["slots"].items()
+                for entry in _of_slot(self, *item)
+            ),
             *_results(self),
             *_rates(self.view),
             *_turns(self),
@@ -196,11 +211,13 @@ def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
         yield "blocked", f"{place.on}|{place.order:016}|{lane}", 0
 
 
-def _of_slot(name: str, kept: str) -> Iterator[Entry]:
+def _of_slot(expected: Expected, name: str, kept: str) -> Iterator[Entry]:
     if is_name_field(name):
-        # A name that stands until an instant is a fact: its job may have ended.
-        if (until_ms := read_holder(kept).until_ms) is not None:
-            yield "slots", name, kept
+        # A name that stands until an instant is a fact, unless the log has another instant: its job may have ended.
+        holder = read_holder(kept)
+        if holder.until_ms is not None:
+            until_ms = expected.instants.get(name, holder.until_ms)
+            yield "slots", name, f"{holder.job_id} {until_ms}"
             yield "expiring", name_mark(name_in(name)), until_ms
         return
     if name.endswith(SLOT_ANSWER):
@@ -210,36 +227,14 @@ def _of_slot(name: str, kept: str) -> Iterator[Entry]:
     yield "expiring", f"slot|{name}", int(deadline[0]) if known else Kept(f"+{SLOT_LIFE_MS}")
 
 
-def remembered(expected: Expected) -> Iterator[tuple[str, Result]]:
-    """Yield what ``results`` says of ids that are not in use, if it says until when: it, or ``kept``."""
-    snapshot = expected.view.snapshot
-    for job_id, line in snapshot["results"].items():
-        result = read_result(job_id, line)
-        is_kept = result.once_ms is not None or job_id in snapshot["kept"]
-        is_kept = is_kept or result.until_ms is not None
-        if not is_kept or job_id in expected.jobs or job_id in snapshot["jobs"]:
-            continue
-        # A result of another job than the one that had the id last is told to no caller. A remembered id stays one.
-        end = expected.view.log.ends.get(job_id)
-        if end is None or result.once_ms is not None or wrong_outcome(result, end) is None:
-            yield line, result
-
-
 def _results(expected: Expected) -> Iterator[Entry]:
     """Yield what is remembered of ids whose jobs have ended, and up to when."""
-    values, ends = expected.view.snapshot["returned"], expected.view.log.ends
-    for line, result in remembered(expected):
-        value, end = values.get(result.id), ends.get(result.id)
-        if end is not None and wrong_value(result, value, end):
-            value = None
-        if result.value_bytes is not None and len((value or "").encode()) != result.value_bytes:
-            # A value that is gone is told as one for which there was no room.
-            line = line.replace(f" bytes={result.value_bytes}", " value=evicted")  # noqa: PLW2901 - the same, mended
-        elif result.value_bytes is not None and value is not None:
-            yield "returned", result.id, value
-        yield "results", result.id, line
-        until = result.forgotten_ms
-        yield "kept", result.id, Kept(None) if until is None else AtLeast(until)
+    for kept in expected.remembered:
+        if kept.value is not None:
+            yield "returned", kept.id, kept.value
+        yield "results", kept.id, kept.line
+        until = kept.met_ms
+        yield "kept", kept.id, Kept(None) if until is None else AtLeast(until)
 
 
 def _rates(view: View) -> Iterator[Entry]:
@@ -280,7 +275,8 @@ def _facts(expected: Expected) -> Iterator[Entry]:
     nowhere = entries - len(listed & ready.items())
     if view.facts.get("tombstones", "0") != str(nowhere):
         yield "meta", "tombstones", str(nowhere)
-    lines = [line for line, _ in remembered(expected)]
+    # A line that is to change is counted again once it has changed.
+    lines = [snapshot["results"][each.id] for each in expected.remembered]
     size = sum(len(line.encode()) for line in lines)
     if view.facts.get("results_bytes", "0") != str(size):
         yield "meta", "results_bytes", str(size)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rq_core.doctor.kept import End
-from rq_core.model.effects import CLEARS, JOB_ENDS
-from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode, fold
+from rq_core.model.ends import End, Lives
+from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
 from rq_core.model.machine import Event
 from rq_core.model.settings import FLAGS, SETTINGS
 
@@ -17,11 +16,10 @@ from rq_core.model.settings import FLAGS, SETTINGS
 class Log:
     """The outbox, decoded and folded."""
 
-    records: dict[str, JobRecord] = field(default_factory=dict)
-    """Every job that the log has, gone ones included."""
-    ends: dict[str, End] = field(default_factory=dict)
-    """How those jobs left Redis that have not come back since. An end before a gap, or before an entry that cannot be
-    read, is not among them."""
+    lives: Lives = field(default_factory=Lives)
+    """The jobs, and how they ended. An end before a gap, or before an entry that cannot be read, is not among those."""
+    created_ms: int | None = None
+    """When the queue was made, if all that has happened since is in the log (Unix ms)."""
     entries: int = 0
     whole: bool = False
     """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
@@ -37,6 +35,16 @@ class Log:
     """The settings and flags by the last event about each; all of them if the log begins with the queue."""
     limits: dict[str, str | None] = field(default_factory=dict)
     """The limits by the last event about each scope; None: it has none of its own any more."""
+
+    @property
+    def records(self) -> dict[str, JobRecord]:
+        """Every job that the log has, gone ones included."""
+        return self.lives.records
+
+    @property
+    def ends(self) -> dict[str, End]:
+        """How those jobs left Redis that have not come back since."""
+        return self.lives.ends
 
 
 def read_log(snapshot: Mapping[str, Any]) -> Log:
@@ -64,6 +72,8 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
         if entry.event is Event.EPOCH_STARTED and entry.id.seq == 0:
             reason = entry.data["reason"]
             first = reason == "created" and log.entries == 1
+            if first:
+                log.created_ms = entry.at_ms
             if reason == "created":
                 # The queue was made again, with the defaults.
                 log.settings = {name: str(s.default) for name, s in SETTINGS.items()}
@@ -84,8 +94,8 @@ def _follows(before: Entry, entry: Entry) -> bool:
 def _miss(log: Log) -> None:
     """Something is missing: forget what it may have changed."""
     forget(log)
-    # Another job may have had the id of each there, and have ended otherwise.
-    log.ends.clear()
+    log.created_ms = None
+    log.lives.miss()
 
 
 def forget(log: Log) -> None:
@@ -118,14 +128,6 @@ def note(log: Log, entry: Entry) -> None:
 
 def _fold(log: Log, entry: Entry) -> None:
     for event in entry.jobs:
-        known = log.records.get(event.job_id)
-        if entry.event in CLEARS and known is None:
-            continue  # It does not say how the job stands.
-        record, _ = fold(known, entry, event)
-        if record.state is not None:
-            log.ends.pop(event.job_id, None)
-        elif entry.event in JOB_ENDS:
-            # Other events of a job that is gone, such as a settlement that was refused, change nothing of how it ended.
-            log.ends[event.job_id] = End.of(entry.event, event.fields)
-        log.records[event.job_id] = record
-        log.seq_max = max(log.seq_max, record.seq or 0)
+        log.lives.add(entry, event)
+        record = log.records.get(event.job_id)
+        log.seq_max = max(log.seq_max, (record and record.seq) or 0)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from rq_core.connections.client import Client
 from rq_core.doctor import difference, facts
+from rq_core.doctor.audited import Audited
 from rq_core.doctor.expected import LISTS, Expected
 from rq_core.doctor.finding import Finding, Kind
-from rq_core.doctor.unlike import Told
 from rq_core.doctor.view import UNNAMED, View
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.usable import check_layout
@@ -27,10 +27,10 @@ LOOK_PAUSE_S: Final = 0.1
 def examine(
     snapshot: Mapping[str, Any],
     keys: QueueKeys = UNNAMED,
-    told: Mapping[str, Told] | None = None,
+    told: Audited | None = None,
 ) -> list[Finding]:
     """Say what in a snapshot (see Operations.snapshot) does not agree. ``keys`` names what an operator is to type.
-    ``told`` is what the audit log says of jobs that Redis tells differently; None: it was not asked."""
+    ``told`` is what the audit log says of what Redis tells differently; None: it was not asked."""
     expected = Expected(View(snapshot, keys, told))
     differing = difference.differences(expected)
     of_facts = list(facts.findings(expected, differing))
@@ -41,7 +41,7 @@ def diagnose(
     client: Client,
     queue: str,
     *,
-    told: Mapping[str, Told] | None = None,
+    told: Audited | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
     """Look at a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this
@@ -59,7 +59,7 @@ def diagnose(
     return found
 
 
-def _examined(client: Client, queue: str, told: Mapping[str, Told] | None) -> list[Finding]:
+def _examined(client: Client, queue: str, told: Audited | None) -> list[Finding]:
     snapshot = client.run(client.calls.reads.snapshot(queue))
     check_layout(queue, snapshot["meta"])
     return examine(snapshot, queue_keys(queue, client.calls.delivery.prefix), told)
@@ -71,7 +71,7 @@ def repair(
     findings: Iterable[Finding],
     *,
     by: str,
-    told: Mapping[str, Told] | None = None,
+    told: Audited | None = None,
 ) -> list[Finding]:
     """Mend what was found and look again. Returns what is left; mending twice does no harm.
 

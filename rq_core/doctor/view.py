@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+from rq_core.doctor.audited import Audited
 from rq_core.doctor.log import Log, read_log
 from rq_core.doctor.unlike import Told
 from rq_core.model import scopes
+from rq_core.model.ends import End
 from rq_core.model.events import JobRecord
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import State
+from rq_core.model.remembered import read_result
 from rq_core.model.state_line import Job, lines_of_jobs, read_job
 from rq_core.protocol.usable import number_of
 
@@ -29,8 +32,8 @@ class View:
     snapshot: Mapping[str, Any]
     keys: QueueKeys = UNNAMED
     """The queue's names, for what an operator is to type."""
-    told: Mapping[str, Told] | None = None
-    """What the audit log says of jobs that Redis tells differently, by id; None: it was not asked, or cannot tell."""
+    told: Audited | None = None
+    """What the audit log says of what Redis tells differently; None: it was not asked, or cannot tell."""
     jobs: dict[str, Job] = field(default_factory=dict)
     """The jobs whose state lines can be read, by id."""
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -61,8 +64,33 @@ class View:
     @cached_property
     def by_audit(self) -> dict[str, Told]:
         """What the audit log says of those of its jobs that stand in Redis as they did when both were compared."""
-        told = (self.told or {}).items()
+        told = self.told.lines.items() if self.told else ()
         return {i: says for i, says in told if self.standing.get(i) == says.seen}
+
+    @cached_property
+    def ends(self) -> dict[str, End | None]:
+        """How the last jobs of ids ended whose lines stand in ``results``; None: no job of the id can have left its
+        line there. An id of which that is not known is left out."""
+        results = self.snapshot["results"]
+        told = self.told.results.items() if self.told else ()
+        by_audit = {i: end for i, (seen, end) in told if results.get(i) == seen}
+        found: dict[str, End | None] = {**self.log.ends}
+        found |= {i: None for i, line in results.items() if self.is_made_up(i, line)}
+        return found | by_audit
+
+    def is_made_up(self, job_id: str, line: str) -> bool:
+        """Whether the outbox shows that no job can have left a line in ``results``. An end with a result that is kept
+        is an event; a line without one may be a restore's, or of a call that another job stands for."""
+        log, result = self.log, read_result(job_id, line)
+        if result.until_ms is None or job_id in log.ends:
+            return False
+        if job_id in log.lives.began:
+            return log.records[job_id].state is not None
+        return (
+            job_id not in log.records
+            and log.created_ms is not None
+            and (result.at_ms or 0) > log.created_ms
+        )
 
     @cached_property
     def untold(self) -> dict[str, str]:

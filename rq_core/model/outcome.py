@@ -27,12 +27,15 @@ NOT_KEPT: Final = "not_kept"
 """The reason why a value is missing that was never kept."""
 TOO_LARGE: Final = "too_large"
 NOT_JSON: Final = "not_json"
+UNFINISHED: Final = "unfinished"
 EXPIRED: Final = "expired"
 LOST: Final = "lost"
 _WHY: Final = {
-    NOT_KEPT: "its task keeps no result: write @app.task(keep_result=True) to keep it for an hour",
+    NOT_KEPT: "the call that enqueued it kept no result: write @app.task(keep_result=True), or pass keep_result=True to"
+    " the call, to keep it for an hour",
     TOO_LARGE: "it is longer than 64 KiB as JSON: store it elsewhere, and return a reference",
     NOT_JSON: "it does not fit the annotation of what the task returns, or is no JSON",
+    UNFINISHED: "it was not yet JSON when the job's time was over, or its process ended: return plain data",
     EXPIRED: "it was kept for as long as keep_result says: raise that",
     LOST: 'Redis no longer has it, and the log does not keep it: audit_result="full" lets the log keep values',
     "evicted": "the queue had no more room for it: raise kept_max_bytes of the queue, or keep results for less time",

@@ -11,6 +11,7 @@ A command is a click command whose module is quick to import: ``rq-core --help``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from rq_core.errors import AuditNotConfigured
@@ -18,6 +19,7 @@ from rq_core.errors import AuditNotConfigured
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from rq_core.model.ends import End
     from rq_core.model.outcome import Outcome
     from rq_core.model.reader import AuditReader
 
@@ -63,6 +65,12 @@ class Differences(NamedTuple):
     lines: Mapping[str, tuple[str | None, str | None]] | None
     """By job, how it stood in Redis (None: it had no line) and the line that it is to have by the log (None: none): of
     the jobs that Redis does not tell as the log does. None: it cannot be told."""
+    results: Mapping[str, tuple[str, End | None]] = MappingProxyType({})
+    """By id, the line in `results` that is not as the log has it, or that has another value than the log says, and how
+    the last job of the id ended (None: no job of it can have left that line). They are not in ``found``."""
+    names: Mapping[str, tuple[str, int]] = MappingProxyType({})
+    """By field of `slots`, what it says of a name that stands until another instant by the log, and that instant (Unix
+    ms). They are not in ``found`` either."""
 
 
 class Drift(Protocol):

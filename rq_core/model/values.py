@@ -44,7 +44,8 @@ def is_logged(packed: str) -> bool:
 
 
 def unpack(packed: str) -> tuple[str, str]:
-    """Return the note on a value, and the value; the note is empty if there is no value, or no digest of it."""
+    """Return the note on a value, and the value. The note is the digest, behind ``+`` if the log is to have the value
+    as well; it is empty if there is no value, or no digest of it."""
     if packed.startswith(("=", "+")):
-        return packed[:_NOTE_LENGTH], packed[_NOTE_LENGTH:]
+        return packed[:_NOTE_LENGTH].removeprefix("="), packed[_NOTE_LENGTH:]
     return "", packed

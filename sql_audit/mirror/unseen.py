@@ -6,6 +6,9 @@ another end of it than SQL shows no lie, since another job may have had its id t
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from functools import cached_property
 from typing import Final
 
 from sqlalchemy import Connection, text
@@ -20,6 +23,10 @@ _QUARANTINE: Final = text(
 )
 
 
+_WORD: Final = re.compile("[A-Za-z0-9_.:-]+")
+"""Ids are such words; those of foreign clients may not be, if they have 32 characters."""
+
+
 class Places:
     """Where the end of a queue's jobs may lie unseen."""
 
@@ -30,12 +37,25 @@ class Places:
             for row in connection.execute(_QUARANTINE, {"queue": queue})
         ]
 
+    @cached_property
+    def _by_word(self) -> dict[str, list[OutboxId]]:
+        """The entries that have a word, in order: thousands of jobs are asked for, and entries may name as many."""
+        found: defaultdict[str, list[OutboxId]] = defaultdict(list)
+        for at, told in self._quarantine:
+            for word in set(_WORD.findall(told)):
+                found[word].append(at)
+        return found
+
+    def _naming(self, job_id: str) -> list[OutboxId]:
+        """The entries in quarantine that name a job, in order."""
+        if _WORD.fullmatch(job_id):
+            return self._by_word.get(job_id, [])
+        return [at for at, told in self._quarantine if job_id in told]
+
     def of(self, job_id: str, last: OutboxId) -> str | None:
         """Where the end of a job may lie whose last event is in the entry ``last``; None if it lies nowhere."""
         gap = since(self._gaps, last)
         if gap is not None:
             return f"its end may lie in the gap before {gap.at}"
-        for at, told in self._quarantine:
-            if at > last and job_id in told:
-                return f"its end may lie in entry {at}, which is in quarantine"
-        return None
+        at = next((at for at in self._naming(job_id) if at > last), None)
+        return at and f"its end may lie in entry {at}, which is in quarantine"

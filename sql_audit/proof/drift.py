@@ -3,26 +3,31 @@
 I7: what the outbox still has of what is mirrored is what SQL has, and what follows is all there.
 I8: the projection ``job``, with the entries that are not mirrored yet folded onto it, is what the
 queue's ``jobs`` and ``state`` say; and the queue's indexes are what :mod:`rq_core.doctor` expects.
-I14: a result that Redis keeps is the one that the log says (:mod:`sql_audit.proof.values`).
+I13: a name stands until the instant that the log says, if it stands until one.
+I14: a result that Redis keeps is the one that the log says, and so is what it says of an id that is remembered
+(:mod:`sql_audit.proof.values`).
 
 The log need not be at rest, nor the mirror level: :mod:`sql_audit.proof.sides` reads both as they were at one moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Row
 from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.connections.client import Client
-from rq_core.doctor import Kind, diagnose
+from rq_core.doctor import Kind, diagnose, stands
 from rq_core.doctor.unlike import line_by
 from rq_core.doctor.view import View
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.fields import BY_LINE
+from rq_core.model.names import read_holder
 from rq_core.model.plugins import Differences
 from rq_core.model.scopes import scopes_of
 from rq_core.model.state_line import Job
@@ -30,6 +35,7 @@ from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror.intake import fingerprint
 from sql_audit.proof import sides, told, values
 from sql_audit.proof.findings import Note, Violation
+from sql_audit.proof.lives import IDS_CHUNK, Told
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import describe
@@ -53,15 +59,22 @@ def drift_of(url: str, client: Client, queue: str) -> Differences:
     database = Database(url)
     try:
         migrate.check_current(database)
-        violations, notes, lines = _compare(client, database, queue, indexes=False)
+        found = _compare(client, database, queue, indexes=False)
     except NoResultFound:
-        raise AuditUnavailable(url=database.url, why=f"it has nothing of queue {queue}") from None
+        raise AuditUnavailable(
+            url=database.url,
+            why=f"it has nothing of queue {queue}: name the database that mirrors it",
+        ) from None
     except SQLAlchemyError as error:
         raise AuditUnavailable(url=database.url, why=describe(error)) from None
     finally:
         database.close()
-    differences = [(violation.job_id, violation.says) for violation in violations]
-    return Differences(differences, [note.says for note in notes], lines)
+    kept = [each for each in found.kept if not each.mendable]
+    differences = [(violation.job_id, violation.says) for violation in found.violations]
+    differences += [(each.id, each.says) for each in kept[:REPORTED_MAX]]
+    results = {each.id: (each.line, each.end) for each in found.kept if each.mendable}
+    notes = [note.says for note in found.notes]
+    return Differences(differences, notes, found.lines, results, found.names)
 
 
 def compare(
@@ -71,29 +84,45 @@ def compare(
 
     Raises what Redis raises when it does not answer.
     """
-    return _compare(client, database, queue, indexes=indexes)[:2]
+    found = _compare(client, database, queue, indexes=indexes)
+    violations = [*found.violations]
+    if found.cursor is not None:
+        of_redis = partial(_violation, found.cursor)
+        violations += [of_redis("I14", each.id, each.says) for each in found.kept[:REPORTED_MAX]]
+        for field, (seen, at_ms) in islice(found.names.items(), REPORTED_MAX):
+            says = (
+                f"{field!r} in `slots` has {seen!r}, and by the log that name stands until {at_ms}"
+            )
+            violations.append(of_redis("I13", None, says))
+    return violations, [*found.notes]
 
 
-_Lines = dict[str, tuple[str | None, str | None]]
+class _Found(NamedTuple):
+    """What a comparison has found; ``kept`` and ``names`` the doctor can mend."""
+
+    violations: list[Violation]
+    notes: Sequence[Note] = ()
+    lines: Mapping[str, tuple[str | None, str | None]] | None = None
+    """The lines that jobs are to have (see Differences)."""
+    cursor: Row[Any] | None = None
+    kept: Sequence[values.Unlike] = ()
+    names: Mapping[str, tuple[str, int]] = MappingProxyType({})
 
 
-def _compare(
-    client: Client, database: Database, queue: str, *, indexes: bool
-) -> tuple[list[Violation], list[Note], _Lines | None]:
-    """The same, and the lines that jobs are to have (see Differences)."""
+def _compare(client: Client, database: Database, queue: str, *, indexes: bool) -> _Found:
     try:
         both = sides.look(client, database, queue)
     except sides.Lost as error:
-        return [_violation(error.cursor, "I7", None, str(error))], [], None
+        return _Found([_violation(error.cursor, "I7", None, str(error))])
     except sides.CannotTell as error:
         cursor = error.cursor
         at = OutboxId(cursor.epoch or 0, cursor.seq or 0)
-        return [], [Note(at, cursor.at_ms or 0, str(error))], None
+        return _Found([], [Note(at, cursor.at_ms or 0, str(error))])
     cursor, upto = both.cursor, both.upto
     entries = [(OutboxId.parse(at), raw) for at, raw in both.log]
     if all(at != upto for at, _ in entries):
         says = f"Redis does not have {upto}, the last entry that SQL has"
-        return [_violation(cursor, "I7", None, says)], [], None
+        return _Found([_violation(cursor, "I7", None, says)])
     found = [_violation(cursor, "I7", None, says) for says in _stream(both)]
     records = both.records
     try:
@@ -104,15 +133,16 @@ def _compare(
                     records[event.job_id], _ = fold(records.get(event.job_id), entry, event)
     except (Undecodable, ValueError, TypeError) as error:
         says = f"an entry in Redis cannot be read: {error}"
-        return found, [Note(upto, cursor.at_ms, says)], None
+        return _Found(found, [Note(upto, cursor.at_ms, says)])
     view = View(both.redis)
     for job_id, says in _differences(view, records):
         found.append(_violation(cursor, "I8", job_id, says))
     with database.snapshot() as connection:
         # SQL may be ahead by now of what was read of Redis.
         log = told.log_of(connection, queue, entries[-1][0])
-        kept = list(islice(values.unlike(connection, queue, view), REPORTED_MAX))
-    found += [_violation(cursor, "I14", job_id, says) for job_id, says in kept]
+        of_jobs = Told(connection, queue, view, both.position)
+        kept = list(values.unlike(connection, queue, view, of_jobs))
+        names = _names(of_jobs, view)
     found += [
         _violation(cursor, "I8", None, finding.says)
         for finding in told.differences(log, view, both.position)
@@ -122,7 +152,20 @@ def _compare(
         for finding in (diagnose(client, queue) if indexes else ())
         if finding.kind not in _PASSED_OVER
     ]
-    return found, [], dict(_lines(view, records))
+    return _Found(found, [], dict(_lines(view, records)), cursor, kept, names)
+
+
+def _names(log: Told, view: View) -> dict[str, tuple[str, int]]:
+    """The names that stand until another instant by the log, where the outbox alone does not tell that: what their
+    fields have, and that instant."""
+    slots = view.snapshot["slots"]
+    holders = {read_holder(slots[field]).job_id for field in stands.until_instants(slots)}
+    ids = sorted(holders - view.log.lives.began.keys())
+    found: dict[str, tuple[str, int]] = {}
+    for n in range(0, len(ids), IDS_CHUNK):
+        lives = log.lives(ids[n : n + IDS_CHUNK])
+        found |= {field: (slots[field], at_ms) for field, at_ms in stands.unlike(slots, lives)}
+    return found
 
 
 def _lines(

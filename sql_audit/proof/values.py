@@ -2,49 +2,45 @@
 
 The event that ended a job last names its claim, and the digest of the value that the handler returned. Redis keeps that
 value under the job's id, with the same claim. So four lies show: another value, the value of a job that did not
-succeed, the value of the job that had the id before, and the value of a claim that was another job's.
+succeed, the value of the job that had the id before, and the value of a claim that was another job's. What else the
+line says, and what ids are remembered, follows from the events with which the job began and ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, text
 
-from rq_core.doctor.kept import End, wrong_outcome, wrong_value
+from rq_core.doctor.kept import claim_of, is_later
+from rq_core.doctor.kept import faults as faults_of
 from rq_core.doctor.view import View
-from rq_core.model.effects import JOB_ENDS
-from rq_core.model.events import OutboxId
+from rq_core.model.ends import End, Lives
 from rq_core.model.machine import Event
 from rq_core.model.names import digest_of
-from rq_core.model.remembered import Result, read_result
-from sql_audit.mirror.unseen import Places
-from sql_audit.proof.details import facts_in
-from sql_audit.proof.log import LAST_PRUNE
+from rq_core.model.remembered import SAME, Result, read_result
+from sql_audit.proof.lives import IDS_CHUNK, Told
+from sql_audit.proof.whole import Since, pruned_to, whole_since
 from sql_audit.store import orphans
 from sql_audit.store.tables import QUARANTINED
 
-IDS_CHUNK: Final = 500
-"""Jobs that one statement reads."""
-_ENDS: Final = text(
-    # See refold: the cast keeps SQLite from reading all of the queue's events.
-    "SELECT job_id, epoch, seq, type, at_ms, detail FROM job_event"
-    " WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids"
-    " AND type IN :types AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch, seq, ordinal"
-).bindparams(bindparam("ids", expanding=True), bindparam("types", expanding=True))
 _ENTRY: Final = text(
     "SELECT type, job_id FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq"
 )
 
 
-class _Mirrored(NamedTuple):
-    """How a job left Redis, as SQL has it."""
+class Unlike(NamedTuple):
+    """What Redis keeps of an id that is not as the log has it."""
 
-    end: End
-    at: OutboxId
-    at_ms: int
+    id: str
+    says: str
+    line: str
+    end: End | None
+    """How the id's last job ended; None: no job of it can have left the line."""
+    mendable: bool = True
+    """Whether nothing that may be true is lost if the line becomes what the log says, or goes."""
 
 
 def faults(facts: Mapping[str, Any], *, is_kept: bool | None) -> Iterator[str]:
@@ -59,105 +55,105 @@ def faults(facts: Mapping[str, Any], *, is_kept: bool | None) -> Iterator[str]:
         yield f"its value has another digest than {digest}"
 
 
-def unlike(connection: Connection, queue: str, redis: View) -> Iterator[tuple[str, str]]:
-    """The ids of which Redis keeps another result than that of their last job by the log, each with what is wrong.
+def unlike(connection: Connection, queue: str, redis: View, told: Told) -> Iterator[Unlike]:
+    """The ids of which Redis keeps another result than that of their last job by the log, or remembers them otherwise.
 
-    ``redis`` was read before; what SQL has by now of later entries is passed over. Nothing is said of a result that may
-    be of a job which the log was never told of.
+    ``redis`` was read before; ``told`` tells of the queue's jobs up to then. Nothing is said of a line that may be of a
+    job which the log was never told of.
     """
-    entries = [OutboxId.parse(at) for at, _ in redis.snapshot["outbox"]]
-    if not entries:
+    if not redis.snapshot["outbox"]:
         return
-    kept = [
-        result
-        for job_id, line in sorted(redis.snapshot["results"].items())
-        if (result := read_result(job_id, line)).until_ms is not None and job_id not in redis.jobs
-    ]
-    log, newest = _Log(connection, queue, redis), redis.log.ends
-    for n in range(0, len(kept), IDS_CHUNK):
-        chunk = kept[n : n + IDS_CHUNK]
-        ids = [result.id for result in chunk if result.id not in newest]
-        ends = log.ends(ids, max(entries))
-        for result in chunk:
-            mirrored = ends.get(result.id)
-            end = newest.get(result.id) if mirrored is None else mirrored.end
-            if end is None:
-                if log.gives_to_others(result):
-                    says = f"the result of claim {result.fence} is kept, and by the log that is not its claim"
-                    yield result.id, says
-                continue
-            value = redis.snapshot["returned"].get(result.id)
-            wrong = wrong_outcome(result, end) or wrong_value(result, value, end)
-            if wrong is not None and not (mirrored and log.may_lack_its_end(result, mirrored)):
-                yield result.id, wrong
-
-
-def _claim_of(result: Result) -> OutboxId | None:
-    """The entry of the claim that a result names; None if no script can have given it."""
-    try:
-        claim = OutboxId.parse(result.fence or "")
-    except ValueError:
-        return None
-    return claim if claim.is_given else None
+    lines = redis.snapshot["results"]
+    ids = sorted(lines.keys() - redis.jobs.keys() - redis.snapshot["jobs"].keys())
+    log = _Log(connection, queue, redis, told)
+    for n in range(0, len(ids), IDS_CHUNK):
+        chunk = ids[n : n + IDS_CHUNK]
+        lives = told.lives([i for i in chunk if not log.is_told_by_outbox(i)])
+        for job_id in chunk:
+            found = log.judge(job_id, lines[job_id], lives)
+            if found is not None:
+                yield found
 
 
 class _Log:
-    """What SQL has of jobs whose results are kept."""
+    """What is told of jobs whose ids are remembered, or whose results are kept."""
 
-    def __init__(self, connection: Connection, queue: str, redis: View) -> None:
+    def __init__(self, connection: Connection, queue: str, redis: View, told: Told) -> None:
+        self._told = told
         self._connection = connection
         self._queue = queue
-        self._will_lack = bool(redis.log.gaps)
-        """Whether entries are missing that SQL does not have yet."""
-        self._orphaned = orphans.ranges(connection, queue)
-        cut = connection.execute(LAST_PRUNE, {"queue": queue}).one_or_none()
-        self._pruned_to = OutboxId(0, -1) if cut is None else OutboxId(cut.epoch, cut.seq)
+        self._redis = redis
+        self._pruned_to = pruned_to(connection, queue)
 
     @cached_property
-    def _places(self) -> Places:
-        return Places(self._connection, self._queue)
+    def _whole(self) -> Since | None:
+        return None if self._redis.log.gaps else whole_since(self._connection, self._queue)
 
-    def _may_lack(self, job_id: str, at: OutboxId) -> bool:
-        """Whether SQL may have missed events of an id behind an entry."""
-        return self._will_lack or self._places.of(job_id, at) is not None
+    def is_told_by_outbox(self, job_id: str) -> bool:
+        """Whether the outbox has all of the last job of an id."""
+        end = self._redis.log.ends.get(job_id)
+        return end is not None and end.asked is not None
 
-    def may_lack_its_end(self, result: Result, mirrored: _Mirrored) -> bool:
-        """Whether a result may be of another job of its id, which ended unseen behind this end: its claim, or else its
+    def judge(self, job_id: str, line: str, lives: Lives) -> Unlike | None:
+        """Say what is wrong with a line of ``results``; None: nothing that is known."""
+        result = read_result(job_id, line)
+        newest, end = self._redis.log.ends.get(job_id), lives.ends.get(job_id)
+        if newest is not None and (end is None or end.at != newest.at):
+            end = newest._replace(is_last=self._told.is_last(job_id, newest))
+        if end is None:
+            return self._of_nobody(result, line, lives)
+        if newest is None and self._may_lack_its_end(result, end):
+            return None
+        value = self._redis.snapshot["returned"].get(job_id)
+        wrong = faults_of(line, result, value, end)
+        return Unlike(job_id, "; ".join(wrong), line, end) if wrong else None
+
+    def _may_lack_its_end(self, result: Result, end: End) -> bool:
+        """Whether a line may be of another job of its id, which ended unseen behind this end: its claim, or else its
         time, lies behind it, too.
         """
-        claim = _claim_of(result)
-        if claim is None:
-            is_later = result.fence is None and (result.at_ms or 0) >= mirrored.at_ms
-        else:
-            is_later = claim > mirrored.at
-        return is_later and self._may_lack(result.id, mirrored.at)
+        same_ms = result.fence is None and result.at_ms == end.at_ms
+        return (same_ms or is_later(result, end)) and self._told.may_lack(result.id, end.at)
 
-    def ends(self, ids: Sequence[str], upto: OutboxId) -> dict[str, _Mirrored]:
-        """How jobs of these ids last ended, up to an entry, without what Redis forgot."""
-        if not ids:
-            return {}
-        asked = {
-            "queue": self._queue, "ids": ids, "types": [*map(str, JOB_ENDS)], "epoch": upto.epoch, "seq": upto.seq,
-        }  # fmt: skip
-        found: dict[str, _Mirrored] = {}
-        for job_id, epoch, seq, kind, at_ms, detail in self._connection.execute(_ENDS, asked):
-            at = OutboxId(epoch, seq)
-            if not orphans.in_any(at, self._orphaned):
-                found[job_id] = _Mirrored(End.of(Event(kind), facts_in(detail)), at, at_ms)
-        return found
+    def _of_nobody(self, result: Result, line: str, lives: Lives) -> Unlike | None:
+        """Say what is wrong with a line of an id no job of which ended, by the log."""
+        if result.outcome == SAME and result.until_ms is None:
+            return None  # Such a call is no event.
+        is_made_up = self._is_made_up(result, lives)
+        if self._gives_to_others(result):
+            says = (
+                f"the result of claim {result.fence} is kept, and by the log that is not its claim"
+            )
+            mendable = is_made_up or result.once_ms is None
+            if not mendable:
+                # Of a job that a prune has removed, only the claim may be false. Without the line, its id is free.
+                says += "; whether its id is to be remembered cannot be told, so it stays"
+            return Unlike(result.id, says, line, None, mendable)
+        if is_made_up:
+            says = f"kept as {result.outcome}, and by the log no job of this id has ended"
+            return Unlike(result.id, says, line, None)
+        return None
 
-    def gives_to_others(self, result: Result) -> bool:
+    def _is_made_up(self, result: Result, lives: Lives) -> bool:
+        """Whether the log would have the end of the job that left this line. A job that lives by the log may be one
+        that is lost, and a restore remembers the ids of such jobs, in lines without ``until``."""
+        whole, claim = self._whole, claim_of(result)
+        if whole is None or (result.id in lives.records and result.until_ms is None):
+            return False
+        return (result.at_ms or 0) > whole.at_ms and (claim is None or claim > whole.at)
+
+    def _gives_to_others(self, result: Result) -> bool:
         """Whether SQL has the entry of the claim that a result names, and it does not name the result's id.
 
         Not if a prune may have removed the part of its job, if another entry may have had that number (Redis forgot
         one of them, or one is in quarantine), or if entries are missing behind it.
         """
-        claim = _claim_of(result)
-        if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):
+        claim = claim_of(result)
+        if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._told.orphaned):
             return False
         asked = {"queue": self._queue, "epoch": claim.epoch, "seq": claim.seq}
         told = [tuple(row) for row in self._connection.execute(_ENTRY, asked)]
         if not told or (str(Event.CLAIMED), result.id) in told:
             return False
         doubtful = any(kind == QUARANTINED for kind, _ in told)
-        return not doubtful and not self._may_lack(result.id, claim)
+        return not doubtful and not self._told.may_lack(result.id, claim)

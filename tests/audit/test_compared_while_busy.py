@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,10 @@ from click.testing import CliRunner, Result
 
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
+from rq_core.model.values import pack
+from rq_core.protocol import claims
 from rq_core.protocol.plan import Plan
 from rq_core.protocol.reads import Reads
 from sql_audit.mirror.source import Outbox
@@ -163,3 +167,40 @@ def test_a_queue_that_is_not_mirrored_here_cannot_be_told(
 
     assert violations == []
     assert "mirrored" in note.says
+
+
+def test_kept_results_and_remembered_ids_of_a_busy_queue_hold(
+    client: Client,
+    database: Database,
+    fleet: Fleet,
+    mirrored_between: Callable[[Callable[[], None]], None],
+    valkey_url: str,
+) -> None:
+    """Ids are used again and again, each time with another time and another task."""
+    rounds = itertools.count(1)
+
+    def again() -> None:
+        n = next(rounds)
+        ties = ties_of(keep_ms=n * 1_000_000, window_ms=5 * n, unique="keep")
+        jobs = [
+            NewJob("a", QUEUE, profile(f"task-{n}"), "{}", ties=ties, name=f"{n}/x=1"),
+            NewJob("b", QUEUE, profile(f"task-{n}"), "{}", ties=ties_of(keep_ms=n * 1_000_000)),
+        ]
+        client.run(client.calls.enqueue.many(jobs))
+        client.run(client.calls.admin.cancel(QUEUE, ["b"]))
+        held = [
+            (each.id, each.fence)
+            for _ in range(2)
+            for each in client.run(claims.claim(QUEUE, "w-9", 100)).jobs
+        ]
+        values = {at: pack(f'"{n}"') for at, (job_id, _) in enumerate(held, 1) if job_id == "a"}
+        client.run(claims.complete(QUEUE, "w-9", held, values))
+
+    mirrored_between(again)
+
+    results = [
+        each
+        for _ in range(5)
+        for each in (verify(database, valkey_url), doctor(database, valkey_url))
+    ]
+    assert [each.exit_code for each in results] == [0] * 10, results[-1].output

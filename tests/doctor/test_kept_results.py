@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rq_core.model.outcome import Kept, Succeeded
+from rq_core.model.outcome import Cancelled, Kept, Succeeded
 from rq_core.model.values import pack
 from rq_core.protocol.endings import Absent
 from tests.kit.consistency import assert_consistent
@@ -113,19 +113,36 @@ def test_a_value_that_is_not_the_handlers_is_told_to_no_caller_and_the_others_st
 
     found = seed.client.run(seed.client.calls.endings.look("q", ["a", "b"]))
     assert {
-        "a": Succeeded("a", missing="evicted"),
+        "a": Succeeded("a", missing="lost"),
         "b": Succeeded("b", Kept('"b"', "t"), None),
     } == found
 
 
-@pytest.mark.parametrize(
+OF_OTHERS = pytest.mark.parametrize(
     "plant, job_id",
     [(call_a_cancelled_job_a_success, "cancelled"), (tell_of_the_job_that_had_the_id_before, "a")],
 )
-def test_a_result_of_another_job_is_told_to_no_caller(
+
+
+@OF_OTHERS
+def test_instead_of_a_result_of_another_job_a_caller_is_told_what_the_log_says(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)
+    mend(seed)
+
+    found = seed.client.run(seed.client.calls.endings.look("q", [job_id]))
+    own = {"cancelled": Cancelled("cancelled"), "a": Succeeded("a", Kept('"n"', "t"), None)}
+    assert {job_id: own[job_id]} == found
+    assert_consistent(seed.snapshot())
+
+
+@OF_OTHERS
+def test_a_result_of_another_job_goes_where_the_outbox_has_only_the_end_of_its_own(
+    seed: Seed, plant: Callable[[Seed], None], job_id: str
+) -> None:
+    plant(seed)
+    seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
     mend(seed)
 
     found = seed.client.run(seed.client.calls.endings.look("q", [job_id]))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rq_core.connections.client import Client
 from rq_core.model.job import ties_of
 from rq_core.model.outcome import Kept, Succeeded
 from rq_core.model.values import FULL, pack
 from rq_core.protocol import claims
 from rq_core.protocol.endings import Absent
+from sql_audit.proof.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.queries.endings import LogEndings
 from sql_audit.store.database import Database
 from sql_audit.upkeep.restore import apply
+from tests.audit.epochs.test_failover import Pair
 from tests.audit.restore.jobs import HOUR_MS, claim, flush, job
 from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
+from tests.kit.servers import RedisServer
 
 KEPT = ties_of(keep_ms=HOUR_MS, audit_result=FULL)
 
@@ -55,3 +60,27 @@ def test_a_job_that_was_put_back_keeps_its_result_and_wakes_who_waits(
     reader.close()
     assert {"done": "[1]", "lost": "[2]"} == {i: each.kept.json for i, each in found.items()}  # type: ignore[attr-defined]
     assert_agree(client, database, Verdict.HOLDS)
+
+
+def test_a_result_of_the_job_whose_successor_redis_forgot_is_no_lie(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    """A replica that lagged has the first job of an id, and SQL also the second one, which the lost primary had."""
+    pair = Pair(start_redis)
+    with Client(pair.first.url) as old, Client(pair.second.url) as new:
+        old.run(old.calls.enqueue.many([job("twice", ties=KEPT)]))
+        assert ["twice"] == succeed(old, "[1]")
+        drain(old, database)
+        pair.follow(pair.second, pair.first)
+        pair.promote(pair.second)
+        longer = ties_of(keep_ms=2 * HOUR_MS, remember_ms=HOUR_MS)
+        old.run(old.calls.enqueue.many([job("twice", ties=longer, call="=")]))
+        assert ["twice"] == succeed(old, "[2]")
+        drain(old, database)
+        pair.first.kill()
+        new.run(new.calls.enqueue.many([job("afterwards")]))
+        drain(new, database)
+
+        assert compare(new, database, QUEUE) == ([], [])
+        look = new.run(new.calls.endings.look(QUEUE, ["twice"]))
+        assert {"twice": Succeeded("twice", Kept("[1]", "task"), None)} == look

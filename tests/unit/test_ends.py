@@ -1,0 +1,74 @@
+"""How jobs left Redis, by their events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rq_core.model.ends import Lives
+from rq_core.model.events import Entry, JobEvent, OutboxId
+from rq_core.model.machine import JOB_EVENT_FIELDS, Event
+
+
+def tell(lives: Lives, number: int, event: Event, **facts: Any) -> None:
+    """The next event of the job `a`, at a time that its number says."""
+    names = (field.name for field in JOB_EVENT_FIELDS[event])
+    told = JobEvent(0, "a", dict.fromkeys(names) | {"id": "a"} | facts)
+    lives.add(Entry(OutboxId(1, number), event, number, "w-1", jobs=(told,)), told)
+
+
+def ended() -> Lives:
+    lives = Lives()
+    tell(lives, 1, Event.ENQUEUED, task="t", keep_ms=50, once_ms=90, call_digest="c")
+    tell(lives, 2, Event.CLAIMED, claim=1)
+    tell(lives, 3, Event.SUCCEEDED, fence="1-2")
+    return lives
+
+
+def test_an_end_says_what_the_job_asked_for() -> None:
+    end = ended().ends["a"]
+
+    assert (end.fence, end.since_ms, end.until_ms, end.once_ms) == ("1-2", 3, 53, 90)
+    assert end.asked is not None
+    assert (end.asked.task, end.asked.call) == ("t", "c")
+
+
+def test_an_end_of_a_job_that_was_not_told_from_its_beginning_has_nothing_of_the_one_before() -> (
+    None
+):
+    lives = ended()
+    tell(lives, 7, Event.SUCCEEDED, fence="1-6")
+
+    assert lives.ends["a"].fence == "1-6"
+    assert lives.ends["a"].asked is None
+
+
+def test_a_refused_settlement_behind_an_end_changes_nothing() -> None:
+    lives = ended()
+    tell(lives, 4, Event.SETTLEMENT_REFUSED, fence="1-2", reason="gone")
+
+    assert lives.ends == ended().ends
+
+
+def test_a_job_that_comes_back_has_no_end() -> None:
+    lives = ended()
+    tell(lives, 4, Event.ENQUEUED, task="t")
+
+    assert lives.ends == {}
+
+
+def test_a_dead_job_that_is_pruned_has_its_end_since_it_died() -> None:
+    lives = Lives()
+    tell(lives, 1, Event.ENQUEUED, task="t", keep_ms=50)
+    tell(lives, 2, Event.CLAIMED, claim=1)
+    tell(lives, 3, Event.DIED, fence="1-2", reason="final", failures=1)
+    tell(lives, 4, Event.PRUNED)
+
+    end = lives.ends["a"]
+    assert (end.since_ms, end.died_of, end.until_ms) == (3, "final", 54)
+
+
+def test_behind_what_is_missing_no_end_is_known() -> None:
+    lives = ended()
+    lives.miss()
+
+    assert (lives.ends, lives.began) == ({}, {})
