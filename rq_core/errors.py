@@ -306,8 +306,8 @@ class JobReplaced(NoResult):
 
 
 class JobGone(NoResult):
-    """job {id} is not in Redis, and nothing tells how it ended. To know, keep the results of its task
-    (keep_result=True) or set an audit database."""
+    """job {id} is not in Redis, and neither Redis nor an audit database tells how it ended. To know, keep the results
+    of its task (keep_result=True), or set the audit database that mirrors its queue."""
 
 
 class ResultUnavailable(NoResult):

@@ -5,7 +5,10 @@ What is done stands once, in :meth:`Ends.steps`, a generator; :func:`each` and :
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
@@ -21,6 +24,8 @@ from rq_core.protocol.awaited import Nothing, Told, Wait
 from rq_core.protocol.endings import Absent
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rq_core.app.producer import Producer
     from rq_core.model.plugins import EndingsReader
 
@@ -28,6 +33,8 @@ GRACE_S: Final = 2.0
 """Seconds beyond the timeout for which the last look may still be under way."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between two looks at a log that is behind, the first ones and then always the last."""
+_OF_PARENTS: Final[list[EndingsReader]] = []
+"""Readers of the log that a forked child found. They stay open here: to close one would end its parent's connection."""
 
 
 class Awaited(Protocol):
@@ -66,22 +73,17 @@ Steps = Generator[Until | ReadLog | Ended[H], Any, None]
 
 
 class Ends(Generic[H]):
-    """The ends of some jobs, as they come."""
+    """The ends of some jobs, as they come. A forked child may go on with what its parent has begun; each process that
+    does so calls ``begin`` first."""
 
-    def __init__(
-        self,
-        producer: Producer,
-        handles: Iterable[H],
-        seconds: float,
-        notify: Callable[[], None],
-    ) -> None:
-        """``notify`` is called from another thread when there is news."""
+    def __init__(self, producer: Producer, handles: Iterable[H], seconds: float) -> None:
         self._producer = producer
         self._waiter = producer.connections.waiter
         self.clock = self._waiter.clock
         self._seconds = seconds
         self._deadline = self.clock() + seconds
-        self._notify = notify
+        self._pid: int | None = None
+        """The process that has begun to wait."""
         self._news: deque[tuple[H, Told]] = deque()
         self._waits: dict[H, Wait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
@@ -90,21 +92,39 @@ class Ends(Generic[H]):
         """Those that had not ended when the time was up, and why that is not known, if it is not."""
         self._known: dict[H, Outcome[Any]] = {}
         """Of some of them how they ended, as Redis says; the log may have the value besides."""
+        self._heard_at = -math.inf
+        """When a look was answered last."""
         self._log_looks = 0
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
         self._reader: EndingsReader | None = None
         self._left = dict.fromkeys(handles)
         """Those that are still waited for, in the order given."""
+        self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
+        """How those ended that need no wait."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this process waits. A child that was forked meanwhile does not."""
+        return self._pid == os.getpid()
+
+    def begin(self, notify: Callable[[], None]) -> None:
+        """Begin to wait in this process. ``notify`` is called from another thread when there is news."""
+        self._leave_parents_reader()
+        self._pid = os.getpid()
+        # What a parent has heard is looked at again.
+        self._news.clear()
+        told = self._seen.keys() | self._missing.keys() | self._alive.keys()
+        # All in one step: the thread that looks would otherwise take the lock from this one, for each of many jobs.
+        self._waiter.begin(*(self._wait_for(h, notify) for h in self._left if h not in told))
 
     def steps(self) -> Steps[H]:
         """What to do until all have ended. Raises WaitTimeout when the time is up, and what looking raises."""
-        known = [handle for handle in self._left if handle.seen is not None]
-        for handle in known:
-            yield self._ended(handle, handle.seen)  # type: ignore[arg-type]  # they are those that have one
-        # All in one step: the thread that looks would otherwise take the lock from this one, for each of many jobs.
-        self._waiter.begin(*map(self._wait_for, self._left))
+        for handle, outcome in self._seen.items():
+            yield self._ended(handle, outcome)
         while self._left:
+            if self._news:
+                self._heard_at = self.clock()
             while self._news:
                 yield from self._hear(*self._news.popleft())
             if self._missing and self.clock() >= self._log_at:
@@ -128,8 +148,14 @@ class Ends(Generic[H]):
         """Wait no more."""
         for wait in self._waits.values():
             wait.over = True
+        self._leave_parents_reader()
         if self._reader is not None:
             self._reader.close()
+
+    def _leave_parents_reader(self) -> None:
+        if self._reader is not None and not self.has_begun:
+            _OF_PARENTS.append(self._reader)
+            self._reader = None
 
     def read(self, queue: str, jobs: Mapping[str, tuple[int, int]]) -> Any:
         """Read in the log how jobs ended, if it goes so far. Blocks. Returns an RqCoreError in its place; raises what
@@ -144,10 +170,10 @@ class Ends(Generic[H]):
         except RqCoreError as error:
             return error
 
-    def _wait_for(self, handle: H) -> Wait:
+    def _wait_for(self, handle: H, notify: Callable[[], None]) -> Wait:
         def tell(told: Told) -> None:
             self._news.append((handle, told))
-            self._notify()
+            notify()
 
         wait = self._waits[handle] = Wait(handle.queue, handle.id, self._deadline, tell)
         return wait
@@ -214,7 +240,9 @@ class Ends(Generic[H]):
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble
-            if not wait.place and not wait.over:
+            if not wait.over and not (wait.place and wait.looks):
+                if self._heard_at >= self._deadline:
+                    return RqCoreError("there was no time to look at all of them: wait longer")
                 return RqCoreError("Redis has not answered: does it run, and can it be reached?")
         return None
 
@@ -239,10 +267,14 @@ def each(producer: Producer, handles: Iterable[H], seconds: float) -> Iterator[E
     import threading
 
     news = threading.Event()
-    ends = Ends(producer, handles, seconds, news.set)
+    ends = Ends(producer, handles, seconds)
     steps, answer = ends.steps(), None
     try:
         while True:
+            if not ends.has_begun:
+                # Of a parent's event, another thread may have had the lock.
+                news = threading.Event()
+                ends.begin(news.set)
             try:
                 step = steps.send(answer)
             except StopIteration:
@@ -264,19 +296,15 @@ async def each_async(
 ) -> AsyncIterator[Ended[H]]:
     """See each."""
     import asyncio
-    import contextlib
 
-    loop, news = asyncio.get_running_loop(), asyncio.Event()
-
-    def notify() -> None:
-        # The loop may be closed: then no task of it waits any more.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(news.set)
-
-    ends = Ends(producer, handles, seconds, notify)
+    news = asyncio.Event()
+    ends = Ends(producer, handles, seconds)
     steps, answer = ends.steps(), None
     try:
         while True:
+            if not ends.has_begun:
+                news = asyncio.Event()
+                ends.begin(_notifier(asyncio.get_running_loop(), news))
             try:
                 step = steps.send(answer)
             except StopIteration:
@@ -295,6 +323,15 @@ async def each_async(
         ends.close()
 
 
+def _notifier(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], None]:
+    def notify() -> None:
+        # The loop may be closed: then no task of it waits any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(news.set)
+
+    return notify
+
+
 def timeout_of(timeout: Duration) -> float:
     """How long to wait, in seconds; 0 looks once. Raises InvalidOption."""
     return seconds_of("timeout", timeout)
@@ -310,7 +347,7 @@ def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None
     if job_here() is not None and not allow_in_handler:
         raise WaitRefused(
             id=job_id,
-            why="a handler keeps its place while it waits, and with all places taken so no job would ever end. Enqueue"
+            why="a handler that waits keeps its place; once all places wait like this, no job ends any more. Enqueue"
             " what comes next from the other job, or pass allow_in_handler=True if other workers run that one",
         )
 

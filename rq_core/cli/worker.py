@@ -126,7 +126,8 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     flag_value="",
     callback=_audit_url,
     metavar="[URL]",
-    help="Also mirror the queues' events into this database, in a process of its own. Without a URL (then it must be"
+    help="Also mirror the events of all queues of the server, not of --queues alone, into this database, in a process"
+    " of its own. All workers of a server name the same database. Without a URL (then it must be"
     f" the last option): into that of {AUDIT_URL_VARIABLE}, so that the list of processes shows no password.",
 )
 @click.option(

@@ -20,7 +20,7 @@ from typing import Final
 from rq_core.connections.client import Client
 from rq_core.connections.listener import Deafness, Listener, Looked
 from rq_core.errors import NoResult, RqCoreError, ServerUnavailable
-from rq_core.protocol.awaited import Wait, Waits
+from rq_core.protocol.awaited import TOGETHER_MAX, Wait, Waits
 from rq_core.protocol.plan import Patience
 
 log = logging.getLogger(__name__)
@@ -165,8 +165,10 @@ class Waiter:
         while True:
             self._hear(waits, listener)
             with self._lock:
-                new, current.new = current.new, []
                 is_closing = current.is_closing
+                # Of many, the first are looked at before the last are taken.
+                taken = len(current.new) if is_closing else TOGETHER_MAX
+                new, current.new = current.new[:taken], current.new[taken:]
                 at = waits.next_at()
                 now = self.clock()
                 if at is None and not new and now >= idle_since + self._linger and not is_closing:

@@ -30,7 +30,9 @@ from rq_core.errors import (
 )
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
+from rq_core.model.outcome import reason_of
 from rq_core.model.reasons import Reason
+from rq_core.model.values import NO_VALUE
 from rq_core.worker.isolation import IsolationPool, Raised
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement
@@ -225,7 +227,7 @@ class Executor:
         try:
             value = await running.function(**running.arguments)
             if running.keeps:
-                running.value = running.task.returned.dump(value, running.keeps)
+                running.keep(value)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
             failure = error
@@ -282,8 +284,14 @@ class Executor:
             return
         running.settled = True
         claim = running.claim
-        if error is None:
+        if error is None or running.value:
+            # One that has returned has done its work, whatever ended the making of its JSON.
             ran_s = time.monotonic() - running.started
+            if running.value and running.value.startswith(NO_VALUE):
+                why = reason_of(running.value.removeprefix(NO_VALUE))
+                log.warning(
+                    "job succeeded, and its result is not kept: %s", why, extra=_facts(running)
+                )
             self._on_settlement(
                 Settlement(
                     claim, "complete", task=running.context.task, ran_s=ran_s, value=running.value
@@ -375,7 +383,7 @@ def _call(running: Running) -> None:
     job_context.enter(running.context)
     value = running.function(**running.arguments)
     if running.keeps:
-        running.value = running.task.returned.dump(value, running.keeps)
+        running.keep(value)
 
 
 def _facts(running: Running) -> dict[str, Any]:

@@ -32,6 +32,8 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 them blocked, since its job would fail by one that comes before it ignores them."""
 BEGUN: Final = "begun"
 """The message that a handler begins."""
+RETURNED: Final = "returned"
+"""The message that it has returned, and that its value is being made JSON."""
 END: Final[dict[str, Any]] = {"end": True}
 """The message that there are no more jobs: leave what lives as long as the process, and end."""
 WORDS_MAX: Final = 1_000_000
@@ -125,6 +127,7 @@ def _carry_out(
             else:
                 value = function(**arguments)
             if request["keep"]:
+                pipe.send_bytes(json.dumps(RETURNED).encode())
                 returned = {"value": task.returned.dump(value, request["keep"])}
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
         failure = error

@@ -25,6 +25,7 @@ from rq_core.app.locate import place_of
 from rq_core.errors import HandlerDied, HandlerTimeout
 from rq_core.model import logs
 from rq_core.worker import isolated
+from rq_core.worker.running import UNFINISHED_VALUE
 
 if TYPE_CHECKING:
     from rq_core.app.task import Task
@@ -90,6 +91,9 @@ class IsolationPool:
                 if reply == isolated.BEGUN:
                     on_begun()
                     reply = await _reply(child)
+                if reply == isolated.RETURNED:
+                    running.value = UNFINISHED_VALUE
+                    reply = await _reply(child)
             except asyncio.CancelledError:
                 whole = await self._stopped(child, running)
                 raise
@@ -122,7 +126,7 @@ class IsolationPool:
         try:
             child.pipe.send_bytes(json.dumps({"stop": type(running.ending).__name__}).encode())
             async with asyncio.timeout(TELL_GRACE_S):
-                while await _reply(child) == isolated.BEGUN:
+                while await _reply(child) in (isolated.BEGUN, isolated.RETURNED):
                     pass
         except (TimeoutError, OSError, HandlerDied):
             return False

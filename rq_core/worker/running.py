@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, Final
 
 from rq_core.app.context import JobContext
 from rq_core.app.task import Task
 from rq_core.errors import HandlerSignal
 from rq_core.model.job import Claim
+from rq_core.model.outcome import UNFINISHED
+from rq_core.model.values import NO_VALUE
+
+UNFINISHED_VALUE: Final = f"{NO_VALUE}{UNFINISHED}"
+"""The value of a handler that has returned, until it is JSON."""
 
 
 class Running:
@@ -51,7 +56,12 @@ class Running:
         self.keeps = keeps
         """Whether what its handler returns is kept."""
         self.value = ""
-        """That, once it has returned, as Returned.dump gives it."""
+        """That, as Returned.dump gives it; empty until the handler has returned, or if nothing is kept."""
+
+    def keep(self, value: Any) -> None:
+        """Its handler has returned this: make JSON of it."""
+        self.value = UNFINISHED_VALUE
+        self.value = self.task.returned.dump(value, self.keeps)
 
     @property
     def can_stop(self) -> bool:

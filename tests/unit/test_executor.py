@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, NoCurrentJob, current_job
+from rq_core.app.returned import Returned
 from rq_core.errors import JobCancelled, LeaseLost
 from rq_core.model.job import Claim
 from rq_core.worker import executor
@@ -25,7 +26,14 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 class Runs:
     """An app whose only task is the handler, and what became of its jobs."""
 
-    def __init__(self, handler: Any, *, timeout: float | None = None, jobs: int = 1) -> None:
+    def __init__(
+        self,
+        handler: Any,
+        *,
+        timeout: float | None = None,
+        jobs: int = 1,
+        spec: str = '{"task":"handler","args":{}}',
+    ) -> None:
         self.settlements: dict[str, Settlement] = {}
         self.free: list[str] = []
         self.app = App()
@@ -40,9 +48,7 @@ class Runs:
             surroundings=self.app.surroundings,
         )
         self.running: list[Running | None] = [
-            self.executor.start(
-                Claim("default", f"j{n}", "1-1", 1, 0, 0, '{"task":"handler","args":{}}')
-            )
+            self.executor.start(Claim("default", f"j{n}", "1-1", 1, 0, 0, spec))
             for n in range(jobs)
         ]
 
@@ -279,6 +285,30 @@ async def test_where_no_thread_can_be_started_the_job_goes_back(
 
     monkeypatch.setattr("threading.Thread.start", no_thread)
     assert await Runs(handler).verdicts() == [("rollback", "not_started")]
+
+
+async def returns_in_a_task() -> int:
+    return 5
+
+
+def returns_in_a_thread() -> int:
+    return 5
+
+
+@pytest.mark.parametrize("handler", [returns_in_a_task, returns_in_a_thread])
+async def test_a_serializer_that_panics_fails_no_job(
+    handler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pydantic's panics are no Exception."""
+
+    def panic(*_: object) -> str:
+        raise BaseException("panicked")  # noqa: TRY002 - what a panic is derived from
+
+    monkeypatch.setattr(Returned, "dump", panic)
+    runs = Runs(handler, spec='{"keep":1,"task":"handler","args":{}}')
+
+    assert await runs.verdicts() == [COMPLETE]
+    assert "!unfinished" == runs.settlements["j0"].value
 
 
 async def test_a_thread_that_outlives_its_lost_lease_and_its_timeout_presents_its_outcome(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, computed_field
 
-from rq_core import App, ResultUnavailable, Succeeded
+from rq_core import App, ResultUnavailable, RetryPolicy, Succeeded
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working
 
@@ -65,6 +69,40 @@ class Breaks:
         raise SystemError("no")
 
 
+class Computed(BaseModel):
+    """What takes its time, or ends the program, while it is made JSON."""
+
+    how: str
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic's page has it
+    @property
+    def found(self) -> int:
+        if self.how == "exits":
+            raise SystemExit
+        if self.how == "kills":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1)
+        return 5
+
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@app.task(queue="results", keep_result=True, timeout=0.2, retry=ONCE)
+def computed_in_thread(how: str) -> Computed:
+    return Computed(how=how)
+
+
+@app.task(queue="results", keep_result=True, timeout=0.2, retry=ONCE)
+async def computed_on_loop(how: str) -> Computed:
+    return Computed(how=how)
+
+
+@app.task(queue="results", keep_result=True, timeout=0.2, retry=ONCE, isolation="process")
+def computed_apart(how: str) -> Computed:
+    return Computed(how=how)
+
+
 @pytest.fixture
 def connected(valkey_url: str) -> App:
     app.connect_to(valkey_url)
@@ -92,16 +130,46 @@ async def test_a_value_arrives_as_what_the_task_returns(connected: App, task: An
     ids=["object", "nan", "long", "another type"],
 )
 async def test_a_value_that_cannot_be_kept_fails_no_job(
-    connected: App, enqueue: Callable[[], Any], reason: str
+    connected: App, enqueue: Callable[[], Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with working(connected, queues=("results",)):
         handle = await enqueue()
         outcome = await handle.wait_async(LONG_S)
 
     assert Succeeded(handle.id, missing=reason) == outcome
+    (said,) = [r.getMessage() for r in caplog.records if "its result is not kept" in r.getMessage()]
+    assert f": {reason}: " in said
     with pytest.raises(ResultUnavailable) as caught:
         outcome.value  # noqa: B018 - it raises
     assert reason == caught.value.reason  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "enqueue, reason",
+    [
+        (lambda: computed_in_thread.enqueue_async("slow"), "unfinished"),
+        (lambda: computed_apart.enqueue_async("slow"), "unfinished"),
+        (lambda: computed_on_loop.enqueue_async("slow"), None),
+        (lambda: computed_in_thread.enqueue_async("exits"), "not_json"),
+        (lambda: computed_apart.enqueue_async("exits"), "not_json"),
+        (lambda: computed_on_loop.enqueue_async("exits"), "not_json"),
+        (lambda: computed_apart.enqueue_async("kills"), "unfinished"),
+    ],
+    ids=[
+        "slow in a thread", "slow in a process", "slow on the loop",
+        "exits in a thread", "exits in a process", "exits on the loop", "kills its process",
+    ],
+)  # fmt: skip
+async def test_what_a_value_does_while_it_is_made_json_fails_no_job(
+    connected: App, enqueue: Callable[[], Any], reason: str | None
+) -> None:
+    """Its handler has returned: the job was run again, as if it had not done its work."""
+    async with working(connected, queues=("results",)):
+        handle = await enqueue()
+        outcome = await handle.wait_async(LONG_S)
+
+    assert isinstance(outcome, Succeeded)
+    assert reason == outcome.missing
 
 
 async def test_a_call_may_keep_what_its_task_does_not(connected: App) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from rq_core import App, Failed, Gone, Succeeded
 from sql_audit.queries.endings import IDS_CHUNK, LogEndings
 from tests.app.waiting.conftest import QUEUE, fail, succeed, take
+from tests.kit.forked import forked
 
 Mirror = Callable[[], Any]
 
@@ -60,6 +63,48 @@ def test_more_jobs_than_one_statement_takes_are_read(audited: Mirror, sqlite_url
 
     assert asked.keys() == found.keys()
     assert IDS_CHUNK < 65_535
+
+
+def test_a_forked_child_has_a_reader_of_the_log_of_its_own(
+    app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads, and its goodbye, would go to PostgreSQL on its parent's connection."""
+    made: list[LogEndings] = []
+    closed: list[LogEndings] = []
+    make, close = LogEndings.__init__, LogEndings.close
+
+    def made_here(reader: LogEndings, url: str) -> None:
+        made.append(reader)
+        make(reader, url)
+
+    def closed_here(reader: LogEndings) -> None:
+        closed.append(reader)
+        close(reader)
+
+    monkeypatch.setattr(LogEndings, "__init__", made_here)
+    monkeypatch.setattr(LogEndings, "close", closed_here)
+    handles = [app.tasks["note"].enqueue(n) for n in range(2)]
+    ended = app.as_completed(handles, 5)
+    first, second = take(app, 2)
+    succeed(app, first)
+    audited()
+    next(ended)
+    succeed(app, second)
+    audited()
+
+    def leave() -> str:
+        ended.close()  # type: ignore[attr-defined]  # it is a generator
+        return f"{len(made)} {len(closed)}"
+
+    def go_on() -> str:
+        return (
+            f"{[handle.id for handle in ended]} {len(made)} {len(closed)} {made[-1] is closed[-1]}"
+        )
+
+    assert "1 0" == forked(leave)
+    assert f"{[second.id]} 2 1 True" == forked(go_on)
+    assert [second.id] == [handle.id for handle in ended]
+    assert made == closed
 
 
 def _position(app: App) -> list[tuple[int, int]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Annotated, Any
@@ -34,11 +35,14 @@ from rq_core import (
     WaitTimeout,
     testing,
 )
+from rq_core.app import awaiting
 from rq_core.app.returned import Returned
+from rq_core.connections.waiter import Waiter
 from rq_core.errors import InvalidOption
 from rq_core.model.job import JobError
 from rq_core.model.keys import queue_keys
 from rq_core.model.values import pack
+from rq_core.protocol.awaited import TOGETHER_MAX, Waits
 from tests.app.waiting.conftest import (
     QUEUE,
     dies,
@@ -258,6 +262,53 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
     assert [2] == seen  # the app's own, and the waiter's
 
 
+def test_of_many_jobs_the_first_are_looked_at_before_the_last_are_taken(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 260,000 jobs and a short time it was up before the first look, and Redis was said not to answer."""
+    taken: list[int] = []
+    look = Waiter._look
+
+    def counted(waiter: Waiter, waits: Waits, listener: Any) -> None:
+        taken.append(len(waits.all()))
+        look(waiter, waits, listener)
+
+    monkeypatch.setattr(Waiter, "_look", counted)
+    handles = [app.handle_by_id(QUEUE, f"no-{n}") for n in range(2 * TOGETHER_MAX + 1)]
+    ended = list(app.as_completed(handles, LONG_S))
+
+    assert TOGETHER_MAX == taken[0]
+    assert {Gone} == {type(handle.seen) for handle in ended}
+    assert len(handles) == len(ended)
+
+
+def test_a_time_in_which_not_all_jobs_can_be_looked_at_is_said_to_be_short(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    looks: list[int] = []
+    look = Waiter._look
+
+    def looks_once(waiter: Waiter, waits: Waits, listener: Any) -> None:
+        looks.append(1)
+        if len(looks) > 1:
+            assert over.wait(LONG_S)
+        look(waiter, waits, listener)
+
+    monkeypatch.setattr(Waiter, "_look", looks_once)
+    monkeypatch.setattr(awaiting, "GRACE_S", 0.5)
+    handles = [app.handle_by_id(QUEUE, f"no-{n}") for n in range(TOGETHER_MAX + 1)]
+    found = []
+    try:
+        with pytest.raises(WaitTimeout, match="no time to look at all of them"):
+            for handle in app.as_completed(handles, 0):
+                found.append(handle)  # noqa: PERF402 - it ends with an error
+    finally:
+        over.set()
+
+    assert TOGETHER_MAX == len(found)
+
+
 async def test_tasks_wait_without_blocking_their_loop(app: App) -> None:
     handles = [await app.tasks["note"].enqueue_async(n) for n in range(50)]
     waits = asyncio.gather(*(handle.wait_async(LONG_S) for handle in handles))
@@ -327,7 +378,7 @@ def test_waiting_in_a_handler_is_refused_unless_allowed(app: App) -> None:
     with testing.job_running():
         with pytest.raises(WaitRefused, match="allow_in_handler=True"):
             handle.wait(1)
-        with pytest.raises(WaitRefused, match="a handler keeps its place"):
+        with pytest.raises(WaitRefused, match="a handler that waits keeps its place"):
             app.as_completed([handle], 1)
         outcome = handle.wait(1, allow_in_handler=True)
 
@@ -352,6 +403,46 @@ def test_a_forked_child_waits_on_a_connection_of_its_own(app: App) -> None:
 
     assert "Failed" == child.result(LONG_S)
     assert Failed is type(waiting.result(LONG_S))
+
+
+def test_as_completed_goes_on_in_a_forked_child(app: App) -> None:
+    """The child stood still until the time was up: the thread that looked was its parent's."""
+    handles = [app.tasks["note"].enqueue(n) for n in range(3)]
+    first, second, third = take(app, 3)
+    ended = app.as_completed(handles, LONG_S / 4)
+    fail(app, first)
+    next(ended)
+    fail(app, second)
+
+    def rest() -> str:
+        return " ".join(handle.id for handle in ended)
+
+    with ThreadPoolExecutor(1) as pool:
+        child = pool.submit(forked, rest)
+        fail(app, third)
+        found = child.result(LONG_S)
+
+    assert {second.id, third.id} == set(found.split())
+    assert {second.id, third.id} == {handle.id for handle in ended}
+
+
+def test_as_completed_async_goes_on_in_a_forked_child(app: App) -> None:
+    handles = [app.tasks["note"].enqueue(n) for n in range(2)]
+    first, second = take(app, 2)
+    fail(app, first)
+    loop = asyncio.new_event_loop()
+    ended = app.as_completed_async(handles, LONG_S / 4)
+    loop.run_until_complete(anext(ended))
+    fail(app, second)
+
+    async def rest() -> list[str]:
+        return [handle.id async for handle in ended]
+
+    child = forked(lambda: " ".join(asyncio.run(rest())))
+    here = loop.run_until_complete(rest())
+    loop.close()
+
+    assert [second.id] == child.split() == here
 
 
 def test_closing_the_app_ends_waits(app: App) -> None:
@@ -506,6 +597,48 @@ def test_a_validator_that_raises_leaves_the_value_out(app: App, error: Exception
 
     assert isinstance(outcome, Succeeded)
     assert "not_json" == outcome.missing
+
+
+class LooksLikeAList(Sequence[int]):
+    """Endless, as far as the one who reads it can tell."""
+
+    def __len__(self) -> int:
+        return 10**12
+
+    def __getitem__(self, _: Any) -> Any:
+        return 1
+
+
+class LooksLikeADict(Mapping[str, int]):
+    def __len__(self) -> int:
+        return 10**12
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.repeat("a")
+
+    def __getitem__(self, _: str) -> int:
+        return 1
+
+
+def untyped():  # type: ignore[no-untyped-def]  # it is only looked at
+    ...
+
+
+def a_sequence() -> Sequence[int]: ...  # type: ignore[empty-body]
+
+
+def a_list() -> list[int]: ...  # type: ignore[empty-body]
+
+
+def a_mapping() -> Mapping[str, int]: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize("function", [untyped, a_sequence, a_list, a_mapping])
+@pytest.mark.parametrize("value", [LooksLikeAList(), LooksLikeADict()], ids=["list", "dict"])
+def test_what_only_looks_like_plain_data_is_not_read(
+    function: Callable[[], Any], value: Any
+) -> None:
+    assert "!not_json" == Returned("lazy", function).dump(value)
 
 
 def test_a_generator_is_not_read_to_its_end() -> None:
