@@ -1,9 +1,23 @@
 from django.db import transaction
 from django.http import HttpRequest, JsonResponse
 
-from rq_core import App, ArgumentsInvalid, IdempotencyMismatch, RqCoreError, ScopeFull, UniqueHeld
+from rq_core import (
+    App,
+    ArgumentsInvalid,
+    IdempotencyMismatch,
+    InvalidName,
+    PayloadTooLarge,
+    Refused,
+    ScopeFull,
+    ServerError,
+    UniqueHeld,
+)
 
-STATUS = {ArgumentsInvalid: 422, UniqueHeld: 409, IdempotencyMismatch: 409, ScopeFull: 429}
+STATUS = {
+    **dict.fromkeys((ArgumentsInvalid, PayloadTooLarge, InvalidName), 422),
+    **dict.fromkeys((UniqueHeld, IdempotencyMismatch), 409),
+    ScopeFull: 429,
+}
 
 jobs = App()
 
@@ -20,6 +34,6 @@ def post_mail(request: HttpRequest) -> JsonResponse:
         with transaction.atomic():
             # … rows that the handler will read are written here …
             transaction.on_commit(lambda: made.append(send.enqueue(tenant=tenant, to=to)))
-    except RqCoreError as error:
+    except (ArgumentsInvalid, PayloadTooLarge, InvalidName, Refused, ServerError) as error:
         return JsonResponse({"error": str(error)}, status=STATUS.get(type(error), 503))
     return JsonResponse({"job": made[0].id}, status=202)

@@ -8,13 +8,19 @@ from rq_core import (
     App,
     ArgumentsInvalid,
     IdempotencyMismatch,
+    InvalidName,
+    PayloadTooLarge,
     Refused,
     ScopeFull,
     ServerError,
     UniqueHeld,
 )
 
-STATUS = {ArgumentsInvalid: 422, UniqueHeld: 409, IdempotencyMismatch: 409, ScopeFull: 429}
+STATUS = {
+    **dict.fromkeys((ArgumentsInvalid, PayloadTooLarge, InvalidName), 422),
+    **dict.fromkeys((UniqueHeld, IdempotencyMismatch), 409),
+    ScopeFull: 429,
+}
 
 jobs = App()
 
@@ -34,6 +40,8 @@ api = FastAPI(lifespan=lifespan)
 
 
 @api.exception_handler(ArgumentsInvalid)
+@api.exception_handler(PayloadTooLarge)
+@api.exception_handler(InvalidName)
 @api.exception_handler(Refused)
 @api.exception_handler(ServerError)
 async def refused(_: Request, error: Exception) -> JSONResponse:

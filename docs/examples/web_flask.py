@@ -4,13 +4,19 @@ from rq_core import (
     App,
     ArgumentsInvalid,
     IdempotencyMismatch,
+    InvalidName,
+    PayloadTooLarge,
     Refused,
     ScopeFull,
     ServerError,
     UniqueHeld,
 )
 
-STATUS = {ArgumentsInvalid: 422, UniqueHeld: 409, IdempotencyMismatch: 409, ScopeFull: 429}
+STATUS = {
+    **dict.fromkeys((ArgumentsInvalid, PayloadTooLarge, InvalidName), 422),
+    **dict.fromkeys((UniqueHeld, IdempotencyMismatch), 409),
+    ScopeFull: 429,
+}
 
 jobs = App()
 web = Flask(__name__)
@@ -22,6 +28,8 @@ def send(tenant: str, to: str) -> None:
 
 
 @web.errorhandler(ArgumentsInvalid)
+@web.errorhandler(PayloadTooLarge)
+@web.errorhandler(InvalidName)
 @web.errorhandler(Refused)
 @web.errorhandler(ServerError)
 def refused(error: Exception) -> tuple[dict[str, str], int]:

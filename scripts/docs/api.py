@@ -189,7 +189,7 @@ def _option(option: click.Option) -> tuple[str, str]:
 def errors_md() -> str:
     """Return the page of the errors: the tree, and what each says."""
     errors = [each for each in map(rq_core.__dict__.get, _NAMES) if _is_error(each)]
-    tree, families = [], ("UsageError", "Refused", "ServerError", "HandlerSignal")
+    tree, families = [], ("UsageError", "Refused", "ServerError", "NoResult", "HandlerSignal")
     for each in errors:
         assert isinstance(each, type)
         above = each.__mro__[1].__name__
