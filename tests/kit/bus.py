@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tests.kit.door import Door
+
 READ: Final = 65_536
-END_S: Final = 2.0
 
 
 @dataclass(eq=False)
@@ -85,34 +87,21 @@ class Bus:
 
     async def _accept(self) -> None:
         self._closing = asyncio.Event()
-        servers = [
-            await asyncio.start_server(
-                lambda reader, writer, number=number: self._connected(number, reader, writer),  # type: ignore[misc]
-                sock=door,
-            )
-            for number, door in enumerate(self._doors)
+        doors = [
+            Door(listening, functools.partial(self._connected, number))
+            for number, listening in enumerate(self._doors)
         ]
         self._ready.set()
         await self._closing.wait()
-        for server in servers:
-            server.close()
-        # The nodes are gone, so the links end by themselves. One that is being accepted leaves its socket open if it is
-        # cancelled.
-        if others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(others, timeout=END_S)
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+        for door in doors:
+            await door.shut()
 
     async def _connected(
         self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         came_from = int(writer.get_extra_info("peername")[0].rpartition(".")[2]) - 1
-        # Cancelled when the bus ends; asyncio would report that as an error of this method.
-        with contextlib.suppress(asyncio.CancelledError, OSError):
-            if not self._cut & {number, came_from}:
-                await self._relay((came_from, number), reader, writer)
+        if not self._cut & {number, came_from}:
+            await self._relay((came_from, number), reader, writer)
         writer.transport.abort()
 
     async def _relay(
@@ -132,7 +121,6 @@ class Bus:
             link.cut()
             for pump in pumps:
                 pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

@@ -17,6 +17,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
 
+from tests.kit.door import Door, closing
+
 READ: Final = 65_536
 SHARE: Final = 0.15
 """Of the pieces that pass, how many a lossy mode takes."""
@@ -88,8 +90,7 @@ class Proxy:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        with contextlib.suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._accept())
+        self._loop.run_until_complete(self._accept())
         self._loop.close()
 
     async def _accept(self) -> None:
@@ -97,21 +98,10 @@ class Proxy:
         # Of the proxy: the loop alone keeps no task that waits for an event of its own.
         self._never = asyncio.Event()
         self._flows.set()
-        server = await asyncio.start_server(self._connected, sock=self._socket)
+        door = Door(self._socket, self._relay)
         self._ready.set()
-        async with server:
-            await self._closing.wait()
-        # Connections that are still open are cancelled, and end their pumps; one that comes just now as well.
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Cancelled when the proxy ends; asyncio would report that as an error of this method.
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._relay(reader, writer)
-        writer.close()
+        await self._closing.wait()
+        await door.shut()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._mode is Mode.BLACK_HOLE:
@@ -124,18 +114,18 @@ class Proxy:
             asyncio.ensure_future(self._pump(reader, far_writer, Mode.DROP_REQUEST)),
             asyncio.ensure_future(self._pump(far_reader, writer, Mode.DROP_REPLY)),
         ]
-        try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for pump in pumps:
-                pump.cancel()
+        with closing(writer, far_writer):
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            for end in (writer, far_writer):
-                if self._mode is Mode.RESET:
+            if self._mode is Mode.RESET:
+                for end in (writer, far_writer):
                     end.get_extra_info("socket").setsockopt(
                         socket.SOL_SOCKET, socket.SO_LINGER, _LINGER
                     )
-                end.close()
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drop: Mode

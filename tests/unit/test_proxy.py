@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import socket
+import time
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -98,6 +102,23 @@ def test_connections_of_a_black_hole_stay_dead_and_open(
                 with pytest.raises(TimeoutError):
                     ask(dead)
             assert ask(new) == b":3\r\n"
+
+
+def test_a_proxy_that_ends_at_any_moment_leaves_nothing_open(valkey: RedisServer) -> None:
+    """A connection that it was just letting in stayed open, and failed the test that ran when it was collected."""
+    gc.collect()
+    for n in range(60):
+        with contextlib.ExitStack() as clients:
+            with Proxy(valkey.port) as ending:
+                port = int(ending.url.rpartition(":")[2].removesuffix("/0"))
+                for _ in range(n % 4):
+                    client = socket.create_connection(("127.0.0.1", port), timeout=5)
+                    clients.enter_context(client).sendall(b"GET " + b"k" * 100_000)
+                time.sleep(n % 7 / 10_000)  # the moment
+            with warnings.catch_warnings(record=True) as left:
+                warnings.simplefilter("always")
+                gc.collect()
+        assert left == []
 
 
 def ask(connection: socket.socket) -> bytes:
