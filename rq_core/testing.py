@@ -412,10 +412,11 @@ def fake(app: App) -> Iterator[Fake]:
     """Put the app on a fake server of its own. Raises ImportError without fakeredis[lua].
 
     The caps that the app declares by then hold there, too, so that what is rejected or discarded at a full one is.
+    In the block the app has no audit database: no mirror writes down what its jobs do.
     """
-    before = app.connections
+    before, audit_url = app.connections, app.audit_url
     connections = FakeConnections(prefix=app.prefix)
-    app.connections = connections
+    app.connections, app.audit_url = connections, None
     try:
         client = app.client
         for queue in app.declared.queues:
@@ -423,7 +424,7 @@ def fake(app: App) -> Iterator[Fake]:
         yield Fake(app, connections)
     finally:
         connections.close()
-        app.connections = before
+        app.connections, app.audit_url = before, audit_url
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 from decimal import Decimal
 
-from rq_core import App, Failed, JobHandle, NoResult, RetryPolicy, Succeeded, WaitTimeout
+from rq_core import App, Failed, JobGone, JobHandle, NoResult, RetryPolicy, Succeeded, WaitTimeout
 
 app = App(audit="sqlite:///audit.db")
 
@@ -42,10 +42,20 @@ def total_year(year: int) -> Decimal:
 
 async def answer(month: str) -> tuple[int, str]:
     """The status and the text of a web server's answer."""
-    handle = await total.enqueue_async(month)
+    return await answer_of(await total.enqueue_async(month))
+
+
+async def answer_again(job_id: str) -> tuple[int, str]:
+    """The answer to a client that was told to ask again."""
+    return await answer_of(app.handle_by_id("reports", job_id))
+
+
+async def answer_of(handle: JobHandle[Decimal]) -> tuple[int, str]:
     try:
         return 200, str(await handle.result_async(timeout=25))
     except WaitTimeout:
         return 202, handle.id  # the client asks again, with this id
+    except JobGone as error:  # no such job, or its result is no longer kept
+        return 404, str(error)
     except NoResult as error:
         return 500, str(error)

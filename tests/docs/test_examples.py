@@ -133,8 +133,14 @@ async def test_a_web_server_answers_with_the_id_of_a_job_that_goes_on(load: Load
     with testing.fake(example.app) as fake:
         status, job_id = await example.answer("2026-11")
         (waiting,) = fake.enqueued("reports")
+        early = await example.answer_again(job_id)
+        await fake.drain_async()
+        late = await example.answer_again(job_id)
+        unknown, _ = await example.answer_again("unknown")
 
-    assert (202, waiting.id) == (status, job_id)
+    assert (202, waiting.id) == (status, job_id) == early
+    assert (200, "12.50") == late
+    assert 404 == unknown
 
 
 def test_a_failure_is_retried_and_a_death_is_told(

@@ -9,14 +9,17 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from rq_core import (
     App,
+    AuditNotConfigured,
     Cap,
     Failed,
     GiveUp,
+    Gone,
     NotEdited,
     Rate,
     RetryPolicy,
@@ -202,6 +205,20 @@ def test_each_fake_is_empty_and_the_app_is_given_back() -> None:
         assert fake.drain() == []
 
     assert app.connections is before
+
+
+def test_a_fake_does_not_read_the_audit_log(tmp_path: Path) -> None:
+    """A wait for a job that is gone read the real log, and waited there for a mirror that was not to come."""
+    app = App(audit=f"sqlite:///{tmp_path}/audit.db")
+    with testing.fake(app):
+        gone = app.handle_by_id("mail", "unknown")
+        assert Gone("unknown") == gone.wait(60)
+        assert "gone" == gone.state()
+        with pytest.raises(AuditNotConfigured):
+            gone.history()
+
+    assert app.audit_url is not None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_async_function_can_be_called_without_anything() -> None:
