@@ -17,6 +17,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
+from rq_core.model import plugins
 from rq_core.model.url import AUDIT_URL_VARIABLE
 
 
@@ -52,7 +53,8 @@ def result(
 ) -> None:
     """Show how the job ID ended, and what its handler returned if that is kept.
 
-    The value is printed as JSON. The exit status is 0 if the job succeeded, else 1.
+    The value is printed as JSON, and nothing else on standard output: how a job ended that has no value is told on
+    standard error. The exit status is 0 if the job succeeded, else 1.
     """
     from rq_core.app.app import App
     from rq_core.model.outcome import Gone, Succeeded
@@ -60,10 +62,14 @@ def result(
     with connect(redis_url, prefix) as client:
         where = known_queues(client, *([queue] if queue is not None else []))
         found = queue or _queue_of(client, job_id, where)
+    found = found or _queue_in_log(job_id, audit_url)
     if found is None:
-        raise click.ClickException(
-            f"no queue has a job {job_id}, or keeps its result. If it has ended, name its queue: --queue"
+        advice = (
+            ", nor does the log have it"
+            if audit_url
+            else ". If it has ended, name its log: --audit"
         )
+        raise click.ClickException(f"no queue has a job {job_id}, or keeps its result{advice}")
     with App(redis_url, audit_url, prefix=prefix) as app:
         outcome = app.handle_by_id(found, job_id).wait(seconds)
     word = type(outcome).__name__.lower()
@@ -75,7 +81,7 @@ def result(
     elif _has_value(outcome):
         say(json.dumps(outcome.value, ensure_ascii=False))
     elif isinstance(outcome, Succeeded):
-        say(f"succeeded; its value is not there ({outcome.missing})")
+        say(f"succeeded; its value is not there ({outcome.missing})", err=True)
     else:
         error = getattr(outcome, "error", None)
         why = [getattr(outcome, "reason", ""), str(error or ""), getattr(outcome, "by", "")]
@@ -84,7 +90,7 @@ def result(
             if isinstance(outcome, Gone)
             else ", ".join(filter(None, why))
         )
-        say(f"{word}: {told}" if told else word)
+        say(f"{word}: {told}" if told else word, err=True)
     if not isinstance(outcome, Succeeded):
         raise click.exceptions.Exit(1)
 
@@ -98,6 +104,14 @@ def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
         if not isinstance(found, Absent) or found.known is not None:
             return queue
     return None
+
+
+def _queue_in_log(job_id: str, audit_url: str | None) -> str | None:
+    """The queue in which the log has the job last; None if it has none, or there is no log."""
+    if audit_url is None:
+        return None
+    events = plugins.history_reader()(audit_url, job_id, None)
+    return str(max(events, key=lambda event: event.at_ms).queue) if events else None
 
 
 def _has_value(outcome: Any) -> bool:

@@ -28,9 +28,10 @@ AUDIT: Final = "rq_core.audit"
 
 
 class HistoryReader(Protocol):
-    """Returns a job's events, oldest first. Each has at least its ``type``, a word of machine.Event."""
+    """Returns a job's events, oldest first; without a queue those of all queues. Each has at least its ``type``, a word
+    of machine.Event, its ``queue`` and its time, ``at_ms``."""
 
-    def __call__(self, audit_url: str, job_id: str, queue: str, /) -> list[Any]: ...
+    def __call__(self, audit_url: str, job_id: str, queue: str | None, /) -> list[Any]: ...
 
 
 class EndingsReader(Protocol):

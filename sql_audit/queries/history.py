@@ -422,8 +422,8 @@ def audit_id(database: Database) -> str:
         return str(connection.execute(AUDIT_ID).scalar_one())
 
 
-def history_of(url: str, job_id: str, queue: str) -> list[LoggedEvent]:
-    """A job's events, oldest first, from the database at ``url``, as handles ask for them.
+def history_of(url: str, job_id: str, queue: str | None) -> list[LoggedEvent]:
+    """A job's events, oldest first, from the database at ``url``, as handles ask for them; None: of all queues.
 
     There are none while the mirror is behind the job, nor after a prune removed it: see :func:`unknown`.
     """

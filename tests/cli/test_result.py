@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.protocol import claims
+from sql_audit.mirror.service import Service
+from sql_audit.mirror.source import Outbox
+from sql_audit.store.database import Database
+from sql_audit.store.migrate import ensure
 from tests.cli.conftest import CommandLine
 
 
@@ -17,9 +22,9 @@ def enqueue(client: Client, job_id: str, keep_ms: int = 60_000) -> None:
     client.run(client.calls.enqueue.many([job]))
 
 
-def succeed(client: Client, value: str) -> None:
+def succeed(client: Client, *values: str) -> None:
     held = [(job.id, job.fence) for job in client.run(claims.claim("mail", "w-1", 10)).jobs]
-    client.run(claims.complete("mail", "w-1", held, {1: value}))
+    client.run(claims.complete("mail", "w-1", held, dict(enumerate(values, 1))))
 
 
 def test_a_kept_value_is_printed_as_json(cli: CommandLine, client: Client) -> None:
@@ -37,7 +42,10 @@ def test_a_value_that_is_not_there_is_told(cli: CommandLine, client: Client) -> 
     enqueue(client, "a")
     succeed(client, "!too_large")
 
-    assert "succeeded; its value is not there (too_large)\n" == cli.ok("result", "a")
+    found = cli("result", "a")
+
+    assert (0, "") == (found.exit_code, found.stdout), "standard output has values only"
+    assert "succeeded; its value is not there (too_large)\n" == found.stderr
 
 
 def test_another_end_is_told_with_status_1(
@@ -50,8 +58,9 @@ def test_another_end_is_told_with_status_1(
     dead, cancelled = cli("result", "dead"), cli("result", "cancelled")
 
     assert (1, 1) == (dead.exit_code, cancelled.exit_code)
-    assert dead.stdout.startswith("failed: ")
-    assert "cancelled\n" == cancelled.stdout
+    assert dead.stderr.startswith("failed: ")
+    assert "cancelled\n" == cancelled.stderr
+    assert ("", "") == (dead.stdout, cancelled.stdout)
 
 
 def test_a_job_that_goes_on_is_an_error(cli: CommandLine, client: Client) -> None:
@@ -70,6 +79,25 @@ def test_a_job_of_which_nothing_is_known(
     assert 1 == found.exit_code
     said = found.stdout + found.stderr
     assert ("nothing tells how it ended" if words else "no queue has a job nobody") in said
+
+
+def test_the_log_tells_the_queue_of_a_job_that_has_left_redis(
+    cli: CommandLine, client: Client, sqlite_url: str
+) -> None:
+    database = Database(sqlite_url)
+    ensure(database)
+    mirror = Service(Outbox(client), database)
+    client.run(client.calls.enqueue.many([NewJob("a", "mail", profile("send"), "{}")]))
+    mirror.run(threading.Event(), once=True)
+    succeed(client)
+    mirror.run(threading.Event(), once=True)
+    database.close()
+
+    assert "no queue has a job a, or keeps its result. If" in cli.line(1, "result", "a")
+    assert "nor does the log have it" in cli.line(1, "result", "b", "--audit", sqlite_url)
+    told = cli.json("result", "a", "--audit", sqlite_url)
+
+    assert ("succeeded", "mail") == (told["outcome"], told["queue"])
 
 
 def test_job_shows_what_a_job_returned(cli: CommandLine, client: Client) -> None:
