@@ -142,9 +142,10 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
     assert max(IDLE_TIMEOUT_MS, STALLED_MS) <= 60_000
     database = Database(postgres_url)
     lay_schema(database)
+    mirror = Mirror(source, database, QUEUE)
+    assert mirror.turn().outcome is Outcome.MIRRORED
     writer.life("a", "b", "c")
     process = stopped(postgres_url, step)
-    mirror = Mirror(source, database, QUEUE)
 
     assert mirror.turn().outcome is Outcome.HELD
     began = time.monotonic()

@@ -1,7 +1,7 @@
 """What is read ahead, while SQL writes, is used only where the cursor then stands."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -32,8 +32,10 @@ class Told(StreamSource):
 
 
 @pytest.fixture
-def source(valkey_url: str) -> Told:
-    return Told(valkey_url)
+def source(valkey_url: str) -> Iterator[Told]:
+    source = Told(valkey_url)
+    yield source
+    source.close()
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ NODE_TIMEOUT_MS = 1_500
 FORMED_S = 30.0
 FAILOVER_S = 20.0
 MIGRATE_MS = 20_000
+RESET = {"cluster-require-full-coverage": "no", "cluster-replica-no-failover": "no"}
+"""What a test may change on all nodes, and the next one must find as it was."""
 
 
 class RedisCluster:
@@ -159,7 +161,8 @@ class RedisCluster:
         for server in self.servers:
             if not server.running:
                 server.start()
-        self.set("cluster-require-full-coverage", "no")
+        for name, value in RESET.items():
+            self.set(name, value)
         self.wait_whole()
         for server in self.primaries():
             self.ask(server, "FLUSHALL")

@@ -53,6 +53,7 @@ class Seed:
     ) -> None:
         self._meet(queue)
         self.control = redis.Redis.from_url(url, decode_responses=True)
+        self._real_clock = real_clock
         self.clock = Clock(self.control, START_MS, running=not real_clock)
         self.calls = Operations(Delivery(url=url, name=name, scripts=scripts, patience=patience))
         self.client = Client(url, calls=self.calls, wire=wire, sleep=lambda _: None)
@@ -83,7 +84,12 @@ class Seed:
 
     @property
     def now(self) -> int:
-        return self.clock.now_ms
+        """The time that the scripts see."""
+        if not self._real_clock:
+            return self.clock.now_ms
+        server: Any = self.control
+        seconds, micros = server.time()
+        return int(seconds * 1_000 + micros // 1_000)
 
     def advance(self, ms: int) -> None:
         """Let time pass while nobody calls: more than two thirds of a lease looks like an outage."""

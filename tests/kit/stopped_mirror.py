@@ -3,7 +3,7 @@
 python -m tests.kit.stopped_mirror REDIS_URL AUDIT_URL QUEUE STEP
 
 STEP is one of sql_audit.mirror.turn.STEPS, or ``copying``: within a COPY of PostgreSQL. The timeout of
-its sessions is a second, not half a minute, so that a test need not wait for that.
+its sessions is some seconds, not half a minute, so that a test need not wait for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.store import database
 from tests.kit.outbox import StreamSource
 
-TIMEOUT_MS = 1_000
+TIMEOUT_MS = 4_000
+"""Before that, on a busy machine, too, a test must have seen that the transaction is open."""
 
 
 def stop() -> None:

@@ -47,7 +47,8 @@ class Nemesis:
 
     def apply(self, kind: str) -> Fault:
         self.held = ()
-        began = time.time_ns() / 1e6
+        # In whole milliseconds, as Redis tells when an event was: what comes next may be of the same.
+        began = float(time.time_ns() // 1_000_000)
         KINDS[kind](self)
         return Fault(kind, began, time.time_ns() / 1e6, self.held)
 

@@ -62,7 +62,8 @@ def main() -> None:
     out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def say(word: str, jobs: list[NewJob]) -> None:
-        at_ms = time.time_ns() / 1e6
+        # Redis tells whole milliseconds: what it says happened after a try may be of the same.
+        at_ms = time.time_ns() // 1_000_000 if word == "try" else time.time_ns() / 1e6
         os.write(out, "".join(f"{word} {each.id} {each.queue} {at_ms}\n" for each in jobs).encode())
 
     while not stop.is_set():
