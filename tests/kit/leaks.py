@@ -9,7 +9,7 @@ import psutil
 
 from tests.kit.processes import command_of, lives
 from tests.kit.reaper import reaper
-from tests.kit.wait import wait_until
+from tests.kit.wait import wait_until, wait_until_async
 
 # Python's own helper processes live as long as the process that first used them.
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -64,10 +64,11 @@ def assert_no_new_children(before: dict[int, str]) -> None:
 
 
 async def assert_no_other_tasks(before: "set[asyncio.Task[object]]") -> None:
-    """Check a loop's tasks after giving those that are being cancelled a few turns to end."""
-    for _ in range(10):
-        left = asyncio.all_tasks() - before - {asyncio.current_task()}
-        if not left:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"the test left tasks behind: {sorted(map(repr, left))}")
+    """Check a loop's tasks after giving those that are being cancelled time to end."""
+
+    def left() -> list[str]:
+        return sorted(map(repr, asyncio.all_tasks() - before - {asyncio.current_task()}))
+
+    await wait_until_async(
+        lambda: not left(), lambda: f"the test's tasks end; left: {left()}", timeout=GRACE_S
+    )

@@ -168,7 +168,8 @@ def test_a_left_process_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         child.communicate(b"\n")
 
 
-async def test_a_left_task_is_found() -> None:
+async def test_a_left_task_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "GRACE_S", 0.05)
     before = asyncio.all_tasks()
     task = asyncio.create_task(asyncio.Event().wait(), name="left-behind")
     with pytest.raises(AssertionError, match="left-behind"):
