@@ -141,7 +141,7 @@ def test_a_hung_server_is_neither_joined_by_a_second_nor_unstoppable(directory: 
 
 
 def test_a_server_without_clients_ends_itself(directory: Path) -> None:
-    server.ensure(directory, idle_s=0.4)
+    server.ensure(directory, idle_s=1.0)
     pid = pid_of(directory)
 
     wait_until(lambda: not lives(pid), "the idle server ends")
@@ -152,10 +152,10 @@ def test_a_server_with_a_client_stays(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
     """An idle worker only blocks on a list; it still needs its server."""
-    client = connect(server.ensure(directory, idle_s=0.3))
+    client = connect(server.ensure(directory, idle_s=0.6))
     client.ping()
     since = time.monotonic()
-    wait_until(lambda: time.monotonic() - since > 1.2, "four idle periods pass")
+    wait_until(lambda: time.monotonic() - since > 2.4, "four idle periods pass")
 
     assert client.ping()
     assert server.status(directory).clients == 1
