@@ -52,6 +52,18 @@ def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
     forget_last_run(directory)
     with socket_directory() as place:
         path = place / "s.sock"
+        server: subprocess.Popen[bytes] | None = None
+        early: list[int] = []
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            if server is None:
+                early.append(number)
+            else:
+                server.terminate()
+
+        # Before there is a server: it would run on alone if a signal ended us in the moment after its start.
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, end)
         # The server inherits the lock: it is held while either of the two processes lives, so a
         # second server can never open the same data, even after this process was killed.
         # Its group is its own: a Ctrl-C that reached it as well, just after we have told it to end,
@@ -62,12 +74,8 @@ def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
             pass_fds=(lock_fd,),
             process_group=0,
         )
-
-        def end(_signal: int, _frame: FrameType | None) -> None:
+        if early:
             server.terminate()
-
-        signal.signal(signal.SIGTERM, end)
-        signal.signal(signal.SIGINT, end)
         write_record(directory, {"socket": str(path), "pid": server.pid, "keeper_pid": os.getpid()})
         code = watch(server, path, idle_s)
         (directory / RECORD).unlink(missing_ok=True)

@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import redis
@@ -134,18 +135,29 @@ def run(
     It ends by Ctrl-C, SIGTERM, `stop`, or after `idle_s` without clients.
     """
     place = _prepare(directory)
-    with _try_lock(place) as lock_fd:
-        if lock_fd is None:
-            raise ServerUnavailable(
-                f"a server for {place} is already running; end it with `rq-core server stop`"
-            )
-        keeper = _start(place, lock_fd, idle_s=idle_s, foreground=True)
-    # Ctrl-C at a terminal reaches the keeper too, which ends the server; here we only wait on.
+    keeper: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def interrupted(number: int, _frame: FrameType | None) -> None:
+        # Ctrl-C at a terminal reaches the keeper too, which ends the server; then we only wait on.
+        if keeper is None:
+            early.append(number)
+        elif number == signal.SIGTERM:
+            keeper.terminate()
+
+    # Before there is a server: it would run on alone if a signal ended us in the moment after its start.
     before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: keeper.terminate()),
+        number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
+        with _try_lock(place) as lock_fd:
+            if lock_fd is None:
+                raise ServerUnavailable(
+                    f"a server for {place} is already running; end it with `rq-core server stop`"
+                )
+            keeper = _start(place, lock_fd, idle_s=idle_s, foreground=True)
+        if early:
+            keeper.terminate()
         return keeper.wait()
     finally:
         for number, handler in before.items():

@@ -144,7 +144,8 @@ def test_caps_is_a_table_of_what_limits(
     enqueue(task, "b-1", tenant="b")
     claim(app)
 
-    table = words(cli.ok("caps", "mail"))
+    # However many seconds it took to get here.
+    table = words(re.sub(r"\b\d+ s\b", "0 s", cli.ok("caps", "mail")))
 
     assert ["scope", "cap", "holders", "waiting", "oldest", "wait"] in table
     assert ["task=send", "10", "2", "0"] in table
@@ -246,7 +247,7 @@ def test_a_waiting_job_names_its_scope_and_holders_and_who_is_ahead(
     assert rows["lane"] == "2+task=send+tenant=acme"
     assert rows["waits for"] == "tenant=acme"
     assert rows["cap"] == "1, held by 1"
-    assert rows["held by"].startswith("one at w-1, since 0 s ago")
+    assert re.match(r"one at w-1, since \d+ s ago", rows["held by"])
     assert rows["ahead"] == "1 in its lane"
     found = cli.json("job", "two")
     assert (found["waits_for"], found["limit"], found["ahead"]) == ("tenant=acme", "1", 0)

@@ -1,5 +1,6 @@
 """What can go wrong at the command line is told in one line, with an exit status."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -87,9 +88,12 @@ def stranger() -> Iterator[str]:
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                with connection:
+                with connection, contextlib.suppress(OSError):
                     connection.recv(4096)
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    # Who ends a connection on which something is unread resets it, and what was said may be lost.
+                    while connection.recv(4096):
+                        pass
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

@@ -236,7 +236,7 @@ def test_embedded_server_from_the_command_line(
 def test_server_runs_until_ctrl_c(directory: Path, tmp_path: Path) -> None:
     words = ("rq_core.cli", "server", "run", "--dir", str(directory))
     with python(*words, log=tmp_path / "server.log") as process:
-        wait_until(lambda: server.status(directory).running, "the server runs")
+        wait_until(lambda: server.status(directory).running, "the server runs", timeout=30)
         said = process.end()
 
     assert said == f"embedded://{directory}; Ctrl-C ends it\n"

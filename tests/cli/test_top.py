@@ -51,7 +51,7 @@ def test_once_shows_the_queues_and_what_is_wrong(cli: CommandLine, client: Clien
 
     assert "! mail: 1 ready, and no worker runs  RqCoreNoWorker" in shown
     assert "1 queue · 0 workers" in shown
-    assert re.search(r"mail +1 +0 s +0 +0 +0 +1 +0 +off", shown)
+    assert re.search(r"mail +1 +\d+ s +0 +0 +0 +1 +0 +off", shown)
 
 
 def test_json_has_queues_and_causes(cli: CommandLine) -> None:

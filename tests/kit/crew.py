@@ -23,6 +23,7 @@ from pydantic import BaseModel, model_validator
 
 from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, Snooze, current_job
 from tests.kit.processes import Child, worker
+from tests.kit.wait import wait_until, wait_until_async
 
 WITNESS = "RQ_CORE_TEST_WITNESS"
 LEASE = 1.0
@@ -145,6 +146,37 @@ def deaf(seconds: float) -> None:
     """In a thread; looks at nothing."""
     witness("begin")
     time.sleep(seconds)
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick)
+async def gated() -> None:
+    """On the loop; ends when the test says so."""
+    witness("begin")
+    gate = _gate(os.environ[WITNESS], current_job().claim)
+    await wait_until_async(gate.exists, "the test says so", timeout=60)
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick)
+def gated_in_thread() -> None:
+    """In a thread; looks at nothing but whether the test says that it ends."""
+    witness("begin")
+    gate = _gate(os.environ[WITNESS], current_job().claim)
+    wait_until(gate.exists, "the test says so", timeout=60)
+    witness("end")
+
+
+def _gate(path: str | Path, claim: int) -> Path:
+    return Path(f"{path}.gate-{claim}")
+
+
+@app.task(queue="crew", retry=quick)
+def stopping() -> None:
+    """Stops its process the first time that it runs; ends when somebody lets the process go on."""
+    witness("begin")
+    if current_job().claim == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
     witness("end")
 
 
@@ -364,6 +396,10 @@ class Witness:
             return []
         found = [json.loads(line) for line in self.path.read_text().splitlines()]
         return [line for line in found if what is None or line["what"] == what]
+
+    def let_end(self, claim: int = 1) -> None:
+        """Open the gate that the gated tasks wait for in this claim of theirs."""
+        _gate(self.path, claim).touch()
 
     def log(self) -> str:
         """What the worker processes said."""

@@ -40,6 +40,11 @@ class Door:
         listening.setblocking(False)
         self._loop.add_reader(listening, self._let_in)
 
+    @property
+    def port(self) -> int:
+        port: int = self._listening.getsockname()[1]
+        return port
+
     def _let_in(self) -> None:
         with contextlib.suppress(OSError):
             sock, _ = self._listening.accept()

@@ -7,7 +7,8 @@ from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
+"""Long: only what fails takes it, and a busy machine may be many times slower than others."""
 POLL_S = 0.005
 POLL_S_MAX = 0.1
 

@@ -158,6 +158,7 @@ def test_a_collector_joins_a_registry_of_others_and_sends_nothing(
     registry.register(WorkerCollector(FlowTotals()))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", ["closed", "frozen"])
 def test_a_server_that_is_away_is_told_within_two_seconds(
     collector_at: Callable[..., QueueCollector], start_redis: Callable[..., RedisServer], how: str
@@ -214,6 +215,7 @@ def test_a_log_that_hangs_does_not_hold_up_the_state(
     assert (value(found, "rqc_up"), value(found, "rqc_audit_up")) == (1, 0)
 
 
+@pytest.mark.alone
 def test_redis_and_sql_that_both_hang_are_told_within_two_seconds(
     collector_at: Callable[..., QueueCollector], seed: Seed
 ) -> None:

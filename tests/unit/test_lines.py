@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import redis.asyncio
 from rq_core.connections import borrowed
 from rq_core.connections.wire import AsyncPoolWire, PoolWire
 from rq_core.protocol.plan import Lost, ReplyError
+from tests.kit.door import Door
 from tests.kit.wait import wait_until_async
 
 Answer = Callable[[Sequence[bytes]], bytes | None]
@@ -24,10 +26,8 @@ Answer = Callable[[Sequence[bytes]], bytes | None]
 @contextlib.asynccontextmanager
 async def server(answer: Answer) -> AsyncIterator[str]:
     """A server that greets like Redis and then says what the test wants. Gives its URL."""
-    writers = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
         commands = hiredis.Reader()
         while data := await reader.read(65_536):
             commands.feed(data)
@@ -35,13 +35,11 @@ async def server(answer: Answer) -> AsyncIterator[str]:
                 said = b"+OK\r\n" if command[0] == b"CLIENT" else answer(command)
                 writer.write(said or b"")
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
-        host, port = listening.sockets[0].getsockname()
-        yield f"redis://{host}:{port}/0"
-        for writer in writers:
-            writer.close()
-        # From Python 3.12 on, the end of the block waits for those who serve.
-        await asyncio.gather(*[w.wait_closed() for w in writers], return_exceptions=True)
+    door = Door(socket.create_server(("127.0.0.1", 0)), serve)
+    try:
+        yield f"redis://127.0.0.1:{door.port}/0"
+    finally:
+        await door.shut()
 
 
 def _echo(command: Sequence[bytes]) -> bytes:
@@ -150,13 +148,21 @@ async def test_what_came_before_an_outage_counts() -> None:
         return None if asked[-2:-1] == [b"SILENT"] or asked[-1] == b"SILENT" else _echo(command)
 
     async with server(answer) as url:
-        wire = AsyncPoolWire(url, answer_within=0.05)
-        one, two, three = await wire.exchange([["ONE"], ["SILENT"], ["THREE"]])
+        wire = AsyncPoolWire(url, answer_within=60)
+        asking = asyncio.create_task(wire.exchange([["ONE"], ["SILENT"], ["THREE"]]))
+        await wait_until_async(
+            lambda: len(asked) == 3 and any(line.replies for line in wire._pool.busy),
+            "all have been asked, and one was answered",
+        )
+        (line,) = wire._pool.busy
+        line._deadline = 0.0
+        line._look()  # The time of the others is over.
+        one, two, three = await asking
         again = await wire.exchange([["FOUR"]])
         await wire.close()
 
     assert one == "ONE"
-    assert str(two) == str(three) == "no reply for 0.05 s"
+    assert str(two) == str(three) == "no reply for 60 s"
     assert isinstance(two, Lost)
     assert isinstance(three, Lost)
     assert again == ["FOUR"]
@@ -185,7 +191,7 @@ async def test_each_reply_has_the_whole_time_to_come() -> None:
 async def test_a_short_wait_after_a_long_one_is_not_as_long() -> None:
     """One timer watches all exchanges of a connection, and is moved only if it would go off too late."""
     async with server(lambda command: None if command[0] == b"SILENT" else b"+OK\r\n") as url:
-        wire = AsyncPoolWire(url, answer_within=0.05)
+        wire = AsyncPoolWire(url, answer_within=0.5)
         await wire.block(["WAIT"], 3600)
         (line,) = wire._pool._idle
         long = line._watchdog
@@ -269,8 +275,8 @@ async def test_half_a_message_that_no_command_asked_for_ends_the_connection() ->
         writer.close()
 
     idle, asked_nothing = asyncio.Event(), asyncio.Event()
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    wire = AsyncPoolWire(f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}/0")
+    door = Door(socket.create_server(("127.0.0.1", 0)), serve)
+    wire = AsyncPoolWire(f"redis://127.0.0.1:{door.port}/0")
     assert await wire.exchange([["ECHO", "ONE"]]) == ["one"]
     (line,) = wire._pool._idle
     await idle.wait()
@@ -280,4 +286,4 @@ async def test_half_a_message_that_no_command_asked_for_ends_the_connection() ->
 
     assert (await wire.exchange([["ECHO", "TWO"]]))[0] != "unasked"
     await wire.close()
-    listening.close()
+    await door.shut()

@@ -14,7 +14,7 @@ import redis
 
 from rq_core.embedded import server
 from rq_core.errors import ServerUnavailable
-from tests.kit.processes import lives
+from tests.kit.processes import Child, lives
 from tests.kit.wait import wait_until
 
 
@@ -141,7 +141,7 @@ def test_a_hung_server_is_neither_joined_by_a_second_nor_unstoppable(directory: 
 
 
 def test_a_server_without_clients_ends_itself(directory: Path) -> None:
-    server.ensure(directory, idle_s=0.4)
+    server.ensure(directory, idle_s=1.0)
     pid = pid_of(directory)
 
     wait_until(lambda: not lives(pid), "the idle server ends")
@@ -152,10 +152,10 @@ def test_a_server_with_a_client_stays(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
     """An idle worker only blocks on a list; it still needs its server."""
-    client = connect(server.ensure(directory, idle_s=0.3))
+    client = connect(server.ensure(directory, idle_s=0.6))
     client.ping()
     since = time.monotonic()
-    wait_until(lambda: time.monotonic() - since > 1.2, "four idle periods pass")
+    wait_until(lambda: time.monotonic() - since > 2.4, "four idle periods pass")
 
     assert client.ping()
     assert server.status(directory).clients == 1
@@ -221,6 +221,48 @@ def test_run_serves_in_the_foreground_until_interrupted(directory: Path) -> None
 
     assert code == 0
     assert not server.status(directory).running
+
+
+STRUCK = {
+    "run": """
+import os, signal, sys, time
+from rq_core.embedded import server
+start = server._start
+def struck(*args, **how):
+    keeper = start(*args, **how)
+    while not server.status(sys.argv[1]).running: time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return keeper
+server._start = struck
+sys.exit(server.run(sys.argv[1]))
+""",
+    "keeper": """
+import os, pathlib, signal, subprocess, sys, time, types
+from rq_core.embedded import keeper, server
+def struck(command, **how):
+    process = subprocess.Popen(command, **how)
+    path = pathlib.Path(command[command.index("--unixsocket") + 1])
+    while not path.exists(): time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return process
+keeper.subprocess = types.SimpleNamespace(Popen=struck, DEVNULL=subprocess.DEVNULL)
+place = pathlib.Path(sys.argv[1])
+place.mkdir()
+with server._try_lock(place) as lock_fd:
+    sys.exit(keeper.keep(place, server._binary(), 60.0, lock_fd))
+""",
+}
+
+
+@pytest.mark.parametrize("who", STRUCK)
+def test_a_signal_right_after_the_start_leaves_no_server_alone(
+    directory: Path, tmp_path: Path, who: str
+) -> None:
+    """It ended the process that was to end the server, which ran on, in the foreground of nobody."""
+    with Child([sys.executable, "-c", STRUCK[who], str(directory)], tmp_path / "log") as starter:
+        assert starter.wait(30) == 0
+        with server._try_lock(directory) as lock_fd:
+            assert lock_fd is not None, "a server holds it for as long as it lives"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,15 @@ def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> crew.Witness:
 
 
 @pytest.fixture
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers leave word of their health in a directory that no worker of another test uses."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+
+
+@pytest.fixture
 def app(valkey_url: str) -> Iterator[App]:
     """The crew's app, on an empty server."""
     crew.app.connect_to(valkey_url)

@@ -17,7 +17,7 @@ from tests.kit.crew import worker_process
 from tests.kit.processes import lives
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
-from tests.worker.conftest import event_types, events, one_engine
+from tests.worker.conftest import event_types, events, gone, one_engine
 
 
 def test_a_killed_workers_job_runs_again_within_a_lease(
@@ -50,10 +50,9 @@ def test_a_stopped_worker_that_comes_back_can_settle_nothing(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     """The zombie: it wakes after its lease, finishes, and reports a claim that is no longer in force."""
-    handle = crew.deaf.enqueue(0.5)
+    handle = crew.stopping.enqueue()
     with worker_process(app.redis_url, witness) as zombie:
-        wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
-        os.kill(zombie.pid, signal.SIGSTOP)
+        wait_until(lambda: zombie.is_stopped, "it is stopped while the job runs", timeout=20)
         with worker_process(app.redis_url, witness):
             wait_until(
                 lambda: "succeeded" in event_types(client, handle.id),
@@ -104,17 +103,20 @@ def test_a_pause_of_the_whole_fleet_costs_no_claim(
 def test_sigterm_lets_jobs_finish_and_claims_no_more(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    running = crew.sleeping.enqueue(1.0)
+    running = crew.gated.enqueue()
     with worker_process(app.redis_url, witness, "--concurrency", "1") as process:
         wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
         waiting = crew.sleeping.enqueue(1.0)
         process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "stopping" in witness.log(), "it is stopping", timeout=20)
+        witness.let_end()
         assert process.wait(20) == 0
 
     assert event_types(client, running.id)[-1] == "succeeded"
     assert event_types(client, waiting.id) == ["enqueued"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
     client: Client, witness: crew.Witness, app: App, options: tuple[str, ...]
@@ -221,8 +223,9 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_on_one_signal(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
-        app.enqueue_many(crew.function.job(n=n) for n in range(20))
-        wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)
+        first = app.enqueue_many(crew.function.job(n=n) for n in range(20)).ids
+        # Also reported: else they would run again.
+        wait_until(gone(client, *first), "the jobs are done", timeout=30)
         os.kill(witness.lines()[0]["pid"], signal.SIGKILL)
         wait_until(
             lambda: "restarting" in witness.log(),

@@ -37,14 +37,16 @@ LEAVES = {
 }
 
 
-def _ends(*lines: str, now: bool = False) -> subprocess.CompletedProcess[str]:
+def _ends(
+    *lines: str, now: bool = False, force_after: float = 0.3
+) -> subprocess.CompletedProcess[str]:
     """Run a process that leaves something behind, says that its work is over, and returns status 3."""
-    script = textwrap.dedent("""
+    script = textwrap.dedent(f"""
         import asyncio, atexit, logging, sys, threading, time
         from concurrent.futures import ThreadPoolExecutor
         from rq_core.process import ending
 
-        ending.FORCE_AFTER_S = 0.3
+        ending.FORCE_AFTER_S = {force_after}
         logging.basicConfig(level="INFO")
         atexit.register(print, "exit functions are called")
     """)
@@ -64,11 +66,12 @@ def _ends(*lines: str, now: bool = False) -> subprocess.CompletedProcess[str]:
 def test_a_process_whose_work_is_over_ends_whatever_is_left_in_it(left: str, *, now: bool) -> None:
     """A thread that nobody shut down kept it for ever, and no signal ended it."""
     line, named = LEAVES[left]
-    done = _ends(line, now=now)
+    by_force = bool(line) and (not now or "exit function" in left)
+    # One that ends in order may take its time on a busy machine.
+    done = _ends(line, now=now, force_after=0.3 if by_force else 60)
 
     assert done.returncode == 3, done.stderr
     assert done.stdout == "exit functions are called\n" or "exit function" in left
-    by_force = bool(line) and (not now or "exit function" in left)
     assert ("ending it by force" in done.stderr) is by_force, done.stderr
     if by_force:
         assert named in done.stderr
@@ -144,6 +147,7 @@ def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
     assert event_types(client, first.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.usefixtures("own_directory")
 def test_a_worker_that_is_stopped_beyond_a_lease_is_told_of(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
@@ -160,9 +164,10 @@ def test_a_worker_that_is_stopped_beyond_a_lease_is_told_of(
         finally:
             os.kill(pid, signal.SIGCONT)
         process.wait_said(f"(process {pid}) goes on after a stop")
+        late = r"the heartbeat is \d+\.\d s late: this process was stopped"
+        wait_until(lambda: re.search(late, process.said()), "the worker says so itself")
 
     assert process.said().count("has been stopped (SIGSTOP)") == 1
-    assert re.search(r"the heartbeat is \d+\.\d s late: this process was stopped", process.said())
 
 
 def _health(supervisor: int) -> dict[int, bool]:

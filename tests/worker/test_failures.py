@@ -46,10 +46,11 @@ async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_los
 async def test_a_sync_handler_is_told_at_its_timeout_and_its_late_success_counts_for_nothing(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    handle = crew.deaf.with_options(timeout=0.1, max_attempts=1).enqueue(0.5)
+    handle = crew.gated_in_thread.with_options(timeout=0.1, max_attempts=1).enqueue()
 
     async with run_worker():
         await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        witness.let_end()
         await wait_until_async(lambda: witness.lines("end"), "the thread came to its end")
 
     assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
@@ -184,12 +185,14 @@ async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """The old handler still runs when the new claim begins; its end must not make the worker forget the new one."""
-    handle = crew.deaf.with_options(timeout=1.0, max_attempts=2).enqueue(2.5)
+    handle = crew.gated_in_thread.with_options(timeout=1.0, max_attempts=2).enqueue()
     async with run_worker() as worker:
         await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")
+        witness.let_end()
         await wait_until_async(lambda: len(witness.lines("end")) == 1, "the first thread ended")
         assert [claim for _, claim, _ in worker._handlers.executor.running] == [handle.id]
         await wait_until_async(lambda: handle.state() == "dead", "its attempts are spent")
+        witness.let_end(2)
 
 
 @pytest.mark.parametrize("n", [-1, -2], ids=["error", "exit"])

@@ -32,13 +32,7 @@ from tests.kit.servers import RedisServer, free_port
 from tests.kit.wait import wait_until
 from tests.metrics.scrape import get
 
-
-@pytest.fixture(autouse=True)
-def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "tmp"
-    place.mkdir()
-    monkeypatch.setenv("TMPDIR", str(place))
-    monkeypatch.setattr("tempfile.tempdir", str(place))
+pytestmark = pytest.mark.usefixtures("own_directory")
 
 
 def ask(*words: str) -> tuple[int, Any]:

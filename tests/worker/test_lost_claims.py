@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.errors import LeaseLost
@@ -12,6 +14,7 @@ from tests.kit.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker, event_types, gone, lose
 
 
+@pytest.mark.alone
 async def test_cancelling_a_running_async_job_stops_it_within_two_heartbeats(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -28,6 +31,7 @@ async def test_cancelling_a_running_async_job_stops_it_within_two_heartbeats(
     ]  # fmt: skip
 
 
+@pytest.mark.alone
 async def test_a_sync_handler_learns_that_it_is_cancelled(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:

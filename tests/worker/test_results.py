@@ -88,17 +88,17 @@ class Computed(BaseModel):
 ONCE = RetryPolicy(max_attempts=1)
 
 
-@app.task(queue="results", keep_result=True, timeout=0.2, retry=ONCE)
+@app.task(queue="results", keep_result=True, timeout=0.5, retry=ONCE)
 def computed_in_thread(how: str) -> Computed:
     return Computed(how=how)
 
 
-@app.task(queue="results", keep_result=True, timeout=0.2, retry=ONCE)
+@app.task(queue="results", keep_result=True, timeout=0.5, retry=ONCE)
 async def computed_on_loop(how: str) -> Computed:
     return Computed(how=how)
 
 
-@app.task(queue="results", keep_result=True, timeout=0.2, retry=ONCE, isolation="process")
+@app.task(queue="results", keep_result=True, timeout=0.5, retry=ONCE, isolation="process")
 def computed_apart(how: str) -> Computed:
     return Computed(how=how)
 
@@ -150,10 +150,10 @@ async def test_a_value_that_cannot_be_kept_fails_no_job(
         (lambda: computed_in_thread.enqueue_async("slow"), "unfinished"),
         (lambda: computed_apart.enqueue_async("slow"), "unfinished"),
         (lambda: computed_on_loop.enqueue_async("slow"), None),
-        (lambda: computed_in_thread.enqueue_async("exits"), "not_json"),
-        (lambda: computed_apart.enqueue_async("exits"), "not_json"),
-        (lambda: computed_on_loop.enqueue_async("exits"), "not_json"),
-        (lambda: computed_apart.enqueue_async("kills"), "unfinished"),
+        (lambda: computed_in_thread.with_options(timeout=20).enqueue_async("exits"), "not_json"),
+        (lambda: computed_apart.with_options(timeout=20).enqueue_async("exits"), "not_json"),
+        (lambda: computed_on_loop.with_options(timeout=20).enqueue_async("exits"), "not_json"),
+        (lambda: computed_apart.with_options(timeout=20).enqueue_async("kills"), "unfinished"),
     ],
     ids=[
         "slow in a thread", "slow in a process", "slow on the loop",

@@ -161,7 +161,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish
 ) -> None:
     """It ended at once, and what it ran was cut off."""
     _, running = begin(forgetful.url, concurrency=2, grace=4.0)
-    job = await crew.sleeping.enqueue_async(1.5)
+    job = await crew.gated.enqueue_async()
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
     forgetful.forget()
     other = crew.coroutine.job()
@@ -170,6 +170,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish
     assert witness.lines("end") == []
     if reportable:
         forgetful.load_complete()
+    witness.let_end()
 
     with pytest.raises(ServerUnsuitable, match="loads no scripts"):
         await running
@@ -188,9 +189,10 @@ async def test_a_worker_that_retires_and_may_report_nothing_ends_after_the_grace
 ) -> None:
     """It has all the time that its jobs need, but not for ever to report them."""
     worker, running = begin(forgetful.url, max_jobs=1, grace=1.0)
-    await crew.sleeping.enqueue_async(1.5)
+    await crew.gated.enqueue_async()
     await wait_until_async(lambda: worker.retired and witness.lines("begin"), "it retires")
     forgetful.forget()
+    witness.let_end()
 
     with pytest.raises(ServerUnsuitable, match="loads no scripts"):
         async with asyncio.timeout(15):
@@ -209,7 +211,7 @@ def test_a_process_that_is_refused_for_good_ends_though_a_handler_does_not(
     crew.stubborn.enqueue()
     crew.app.close()
     with crew.worker_process(forgetful.url, witness, "--grace", "1", *options) as process:
-        wait_until(lambda: witness.lines("begin"), "the job runs")
+        wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
         forgetful.forget()
         forgetful.owner.run(
             forgetful.owner.calls.enqueue.many([crew.coroutine.job(), crew.coroutine.job()])

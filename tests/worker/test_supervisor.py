@@ -181,10 +181,9 @@ def test_a_worker_that_was_stopped_is_not_helped(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """Nobody knows when it goes on; its jobs run elsewhere, as they would without a supervisor."""
-    handle = crew.sleeping.enqueue(1.5)
+    handle = crew.stopping.enqueue()
     with worker_process(app.redis_url, witness, "--processes", "2"):
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
-        os.kill(line["pid"], signal.SIGSTOP)
         try:
             wait_until(
                 lambda: client.run(client.calls.reads.job(handle.id)) is None,
