@@ -154,7 +154,7 @@ def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
     follower = Follower(client, queue)
     problems: list[str] = []
     # Long enough that it ends after its worker has come back, and that the last holder still runs then.
-    job = tasks.stopped.enqueue(tenant="x", seconds=0.7)
+    job = tasks.stopped.enqueue(tenant="x", seconds=2.0)
     with crew(client.url, place, [queue], 0, lease=LEASE_S, concurrency=1) as running:
         stopped: list[int] = []
         for number in range(zombies):
@@ -163,7 +163,7 @@ def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
             os.kill(pid, signal.SIGSTOP)
             stopped.append(pid)
         # The last holder: it has the job while all the others come back.
-        tasks.stopped.enqueue(tenant="x", seconds=0.7)
+        tasks.stopped.enqueue(tenant="x", seconds=2.0)
         last = running.start([queue])
         wait_until(lambda: _starts(running) > zombies, "the last one runs", timeout=30)
         for pid in stopped:
