@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from rq_core.app.context import job_here
-from rq_core.errors import RqCoreError, UsageError, WaitRefused, WaitTimeout
-from rq_core.model import plugins
+from rq_core.app.log_reader import LogReader, Reading
+from rq_core.errors import RqCoreError, WaitRefused, WaitTimeout
 from rq_core.model.durations import Duration, seconds_of
 from rq_core.model.outcome import NOT_JSON, Gone, Kept, Outcome, Succeeded
 from rq_core.protocol.awaited import Nothing, Told, Wait
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     import asyncio
 
     from rq_core.app.producer import Producer
-    from rq_core.model.plugins import EndingsReader
 
 GRACE_S: Final = 2.0
-"""Seconds beyond the timeout for which the last look may still be under way."""
+"""Seconds beyond the timeout for which the last look, in Redis or in the log, may still be under way."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between two looks at a log that is behind, the first ones and then always the last."""
-_OF_PARENTS: Final[list[EndingsReader]] = []
+_OF_PARENTS: Final[list[LogReader]] = []
 """Readers of the log that a forked child found. They stay open here: to close one would end its parent's connection."""
 
 
@@ -60,6 +59,8 @@ class ReadLog(NamedTuple):
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
+    by: float
+    """The moment until which an answer is waited for."""
 
 
 class Ended(NamedTuple, Generic[H]):
@@ -97,7 +98,7 @@ class Ends(Generic[H]):
         self._log_looks = 0
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
-        self._reader: EndingsReader | None = None
+        self._reader: LogReader | None = None
         self._left = dict.fromkeys(handles)
         """Those that are still waited for, in the order given."""
         self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
@@ -157,18 +158,13 @@ class Ends(Generic[H]):
             _OF_PARENTS.append(self._reader)
             self._reader = None
 
-    def read(self, queue: str, jobs: Mapping[str, tuple[int, int]]) -> Any:
-        """Read in the log how jobs ended, if it goes so far. Blocks. Returns an RqCoreError in its place; raises what
-        another try would not mend."""
-        try:
-            if self._reader is None:
-                assert self._producer.audit_url is not None
-                self._reader = plugins.open_endings()(self._producer.audit_url)
-            return self._reader.read(queue, jobs)
-        except UsageError:
-            raise
-        except RqCoreError as error:
-            return error
+    def read(self, step: ReadLog, notify: Callable[[], None]) -> Reading:
+        """Begin to read in the log how jobs ended, if it goes so far. ``notify`` is called from another thread when
+        that is done."""
+        if self._reader is None:
+            assert self._producer.audit_url is not None
+            self._reader = LogReader(self._producer.audit_url)
+        return self._reader.begin(step.queue, step.jobs, notify)
 
     def _wait_for(self, handle: H, notify: Callable[[], None]) -> Wait:
         def tell(told: Told) -> None:
@@ -203,8 +199,9 @@ class Ends(Generic[H]):
         for handle, upto in self._missing.items():
             by_queue.setdefault(handle.queue, {})[handle.id] = upto
         self._log_trouble = None
+        by = max(self._deadline, self.clock()) + GRACE_S
         for queue, jobs in by_queue.items():
-            told = yield ReadLog(queue, jobs)
+            told = yield ReadLog(queue, jobs, by)
             if isinstance(told, RqCoreError):
                 self._log_trouble = told
                 continue
@@ -283,7 +280,11 @@ def each(producer: Producer, handles: Iterable[H], seconds: float) -> Iterator[E
             if isinstance(step, Ended):
                 yield step
             elif isinstance(step, ReadLog):
-                answer = ends.read(*step)
+                reading = ends.read(step, news.set)
+                while not reading.is_done and (left := step.by - ends.clock()) > 0:
+                    news.wait(left)
+                    news.clear()
+                answer = reading.answer()
             else:
                 news.wait(max(0.0, step.at - ends.clock()))
                 news.clear()
@@ -298,13 +299,15 @@ async def each_async(
     import asyncio
 
     news = asyncio.Event()
+    notify = news.set
     ends = Ends(producer, handles, seconds)
     steps, answer = ends.steps(), None
     try:
         while True:
             if not ends.has_begun:
                 news = asyncio.Event()
-                ends.begin(_notifier(asyncio.get_running_loop(), news))
+                notify = _notifier(asyncio.get_running_loop(), news)
+                ends.begin(notify)
             try:
                 step = steps.send(answer)
             except StopIteration:
@@ -313,14 +316,23 @@ async def each_async(
             if isinstance(step, Ended):
                 yield step
             elif isinstance(step, ReadLog):
-                answer = await asyncio.to_thread(ends.read, *step)
+                reading = ends.read(step, notify)
+                while not reading.is_done and (left := step.by - ends.clock()) > 0:
+                    await _wait(news, left)
+                answer = reading.answer()
             else:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, step.at - ends.clock())):
-                        await news.wait()
-                news.clear()
+                await _wait(news, max(0.0, step.at - ends.clock()))
     finally:
         ends.close()
+
+
+async def _wait(news: asyncio.Event, seconds: float) -> None:
+    import asyncio
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    news.clear()
 
 
 def _notifier(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], None]:

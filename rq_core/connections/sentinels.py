@@ -8,6 +8,7 @@ sentinels still name the server that its connections lead to; if not, they are n
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ Address = tuple[str, int]
 
 @dataclass
 class Sentinels:
-    """The sentinels of one service. Threads may share it."""
+    """The sentinels of one service. Threads and forked children may share it."""
 
     addresses: Sequence[Address]
     service: str
@@ -46,7 +47,7 @@ class Sentinels:
     """Of the connections to the sentinels: user, password, TLS."""
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        self._begin_process()
         self._order = list(self.addresses)
         self.primary: Address | None = None
         """What a sentinel named last."""
@@ -54,6 +55,19 @@ class Sentinels:
         """When it is to be asked again whether that still holds, on the monotonic clock."""
         self._failed = 0
         """Looks in a row that had no answer."""
+
+    def _begin_process(self) -> None:
+        self._own_lock = threading.Lock()
+        # Last: who finds its own process here must find nothing of its parent's any more.
+        self._pid = os.getpid()
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """What is done under it is short, and leaves ``_order`` whole at each moment: a fork may come in between."""
+        if os.getpid() != self._pid:
+            # Another thread of the parent may have had it.
+            self._begin_process()
+        return self._own_lock
 
     def ask(self, within: float = CONNECT_TIMEOUT_S) -> Address:
         """The primary's address, from the first sentinel that has one. Raises redis.ConnectionError if none has one and
@@ -122,7 +136,8 @@ class Sentinels:
     def doubt(self) -> None:
         """What the first sentinel named could not be used: it may know less than the others, so it is asked last."""
         with self._lock:
-            self._order.append(self._order.pop(0))
+            first, *others = self._order
+            self._order = [*others, first]
 
     def still_name(self, address: Address) -> bool:
         """Whether that is the primary by what was heard a moment ago."""
@@ -143,8 +158,7 @@ class Sentinels:
             return
         with self._lock:
             # The next look asks another one.
-            self._order.remove(sentinel)
-            self._order.append(sentinel)
+            self._order = [*self._others(sentinel), sentinel]
             self._failed += 1
             if self._failed >= len(self._order):
                 self._look_at = time.monotonic() + LOOK_LATER_S
@@ -184,13 +198,15 @@ class Sentinels:
         """Remember who answered: it is asked first from now on, as one that is dead costs a timeout."""
         primary = said[0], int(said[1])
         with self._lock:
-            self._order.remove(sentinel)
-            self._order.insert(0, sentinel)
+            self._order = [sentinel, *self._others(sentinel)]
             before, self.primary = self.primary, primary
             self._look_at, self._failed = time.monotonic() + LOOK_EVERY_S, 0
         if before not in (None, primary):
             log.info("the primary of %s is %s:%d now", self.service, *primary)
         return primary
+
+    def _others(self, sentinel: Address) -> list[Address]:
+        return [each for each in self._order if each != sentinel]
 
     def _made(self, sentinel: Address) -> redis.Connection:
         """What a connection to a sentinel is made of."""

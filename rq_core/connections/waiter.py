@@ -113,6 +113,11 @@ class Waiter:
             # The process may begin no more threads: the next wait tries again.
             current.close()
             raise
+        except BaseException:
+            # A signal interrupts the start, such as Ctrl-C: the thread may have begun, and no other wait finds it.
+            current.is_closing = True
+            current.wake()
+            raise
         self._round, self._thread = current, thread
 
     def close(self, *, join: bool = True) -> None:

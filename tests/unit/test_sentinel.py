@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Self
 
 import pytest
@@ -12,6 +13,7 @@ from rq_core.connections.sentinel import PrimaryConnection, Sentinels, parse
 from rq_core.connections.wire import AsyncPoolWire, PoolWire
 from rq_core.errors import InvalidOption
 from rq_core.protocol.asking import Asking
+from tests.kit.forked import forked
 
 
 def sentinels_of(url: str) -> tuple[str, Sentinels]:
@@ -126,3 +128,24 @@ def test_an_established_connection_asks_no_sentinel(tls: bool) -> None:
 
     assert issubclass(options["connection_class"], PrimaryConnection)
     assert issubclass(options["connection_class"], redis.SSLConnection) is tls
+
+
+def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent() -> None:
+    """All calls of a child stood still for ever if a thread of its parent was just noting the primary."""
+    _, sentinels = sentinels_of("redis+sentinel://a:1,b:2/main")
+    answer: list[str] = []
+
+    def ask_again() -> None:
+        sentinels.doubt()
+        answer.append("goes on")
+
+    def in_child() -> str:
+        thread = threading.Thread(target=ask_again, daemon=True)
+        thread.start()
+        thread.join(5)
+        return "".join(answer)
+
+    with sentinels._lock:
+        said = forked(in_child)
+
+    assert said == "goes on"

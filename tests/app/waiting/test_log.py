@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from rq_core import App, Failed, Gone, Succeeded
+from rq_core import App, Failed, Gone, Succeeded, WaitTimeout
+from rq_core.app import awaiting
 from sql_audit.queries.endings import IDS_CHUNK, LogEndings
 from tests.app.waiting.conftest import QUEUE, fail, succeed, take
 from tests.kit.forked import forked
@@ -105,6 +110,69 @@ def test_a_forked_child_has_a_reader_of_the_log_of_its_own(
     assert f"{[second.id]} 2 1 True" == forked(go_on)
     assert [second.id] == [handle.id for handle in ended]
     assert made == closed
+
+
+@pytest.fixture
+def silent(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The app's audit database takes connections and never answers."""
+    monkeypatch.setattr(awaiting, "GRACE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        app.audit_url = f"postgresql://user@127.0.0.1:{server.getsockname()[1]}/audit"
+        yield
+
+
+def test_a_database_that_does_not_answer_keeps_no_caller_beyond_its_time(
+    app: App, silent: None
+) -> None:
+    """A wait of a second took the ten that a connection to PostgreSQL may take."""
+    began = time.monotonic()
+    with pytest.raises(WaitTimeout, match="the audit database has not answered"):
+        app.handle_by_id(QUEUE, "gone").wait(0.5)
+
+    assert time.monotonic() - began < 5
+
+
+def test_an_event_loop_does_not_wait_for_a_database_that_does_not_answer(
+    app: App, silent: None
+) -> None:
+    """Nor for the thread that reads, when the loop ends."""
+    began = time.monotonic()
+    with pytest.raises(WaitTimeout, match="the audit database has not answered"):
+        asyncio.run(app.handle_by_id(QUEUE, "gone").wait_async(0.5))
+
+    assert time.monotonic() - began < 5
+
+
+def test_a_wait_that_is_given_up_leaves_no_reader_of_the_log_open(
+    app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, goes_on, closed = threading.Event(), threading.Event(), threading.Event()
+    read, close = LogEndings.read, LogEndings.close
+
+    def read_slowly(reader: LogEndings, *asked: Any) -> Any:
+        reads.set()
+        assert goes_on.wait(10)
+        return read(reader, *asked)
+
+    def closed_here(reader: LogEndings) -> None:
+        assert goes_on.is_set()
+        close(reader)
+        closed.set()
+
+    monkeypatch.setattr(LogEndings, "read", read_slowly)
+    monkeypatch.setattr(LogEndings, "close", closed_here)
+
+    async def give_up() -> None:
+        task = asyncio.ensure_future(app.handle_by_id(QUEUE, "gone").wait_async(60))
+        assert await asyncio.to_thread(reads.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(give_up())
+    goes_on.set()
+
+    assert closed.wait(10)
 
 
 def _position(app: App) -> list[tuple[int, int]]:

@@ -518,6 +518,34 @@ def test_the_next_wait_begins_a_thread_if_one_could_not_be_begun(
     assert Failed is type(handle.wait(LONG_S))
 
 
+def test_a_thread_whose_start_was_interrupted_ends(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lived on beside the next one, and when it ended that one's waits were not ended with the app."""
+    handle = app.tasks["note"].enqueue(1)
+    begun: list[threading.Thread] = []
+    begin = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        begin(thread)
+        if thread.name == "rq-core-waiter":
+            begun.append(thread)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        handle.wait(LONG_S)
+    monkeypatch.undo()
+    begun[0].join(LONG_S / 4)
+
+    assert not begun[0].is_alive()
+    waiting = in_thread(handle)
+    wait_until(lambda: app.connections.waiter._thread is not None, "the wait has begun")
+    app.close()
+    with pytest.raises(NoResult, match="the app was closed"):
+        waiting.result(LONG_S)
+
+
 def test_jobs_that_have_ended_come_before_the_time_is_up_for_the_others(app: App) -> None:
     handles = [app.tasks["note"].enqueue(n) for n in range(5)]
     for claim in take(app, 5)[1:]:
