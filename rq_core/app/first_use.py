@@ -11,58 +11,28 @@ and another one is held meanwhile.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from rq_core.app.fork_gate import ForkGate
+
 WAIT_S: Final = 60.0
-"""Seconds after which a fork goes on all the same: then its child may hang, but never the parent."""
+"""Seconds after which a fork goes on all the same."""
 
 
-class _Gate:
-    """A lock that a fork takes, and that its child finds free."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._held_by_fork = False
-        os.register_at_fork(
-            before=self._before, after_in_parent=self._after, after_in_child=self._in_child
-        )
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        with self._lock:
-            yield
-
-    def _before(self) -> None:
-        if not self._held_by_fork:
-            self._held_by_fork = self._lock.acquire(timeout=WAIT_S)
-
-    def _after(self) -> None:
-        if self._held_by_fork:
-            self._held_by_fork = False
-            self._lock.release()
-
-    def _in_child(self) -> None:
-        if not self._held_by_fork:
-            self._lock = threading.RLock()
-        self._after()
-
-
-class _EarlyGate(_Gate):
+class _EarlyGate(ForkGate):
     """The one that is there from the beginning."""
 
-    def _before(self) -> None:
-        super()._before()
+    def before(self) -> None:
+        super().before()
         if _late is not None:
             # It was made while this fork waited, which therefore does not ask it by itself.
-            _late._before()  # noqa: SLF001 - of this module
+            _late.before()
 
 
-_early: Final = _EarlyGate()
-_late: _Gate | None = None
+_early: Final = _EarlyGate(WAIT_S)
+_late: ForkGate | None = None
 
 
 @contextmanager
@@ -75,6 +45,6 @@ def preparing() -> Iterator[None]:
             import logging  # noqa: F401
             import random  # noqa: F401 - for their locks, all three
 
-            _late = _Gate()
+            _late = ForkGate(WAIT_S)
     with _late.closed():
         yield

@@ -3,14 +3,19 @@ its time."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from rq_core.app.first_use import preparing
+from rq_core.app.fork_gate import ForkGate
 from rq_core.errors import RqCoreError, UsageError
 from rq_core.model import plugins
 from rq_core.model.plugins import EndingsReader
 
+_SQLITE_READS: Final = ForkGate(1.0)
+"""SQLite has locks of its own, and a child finds those taken for ever that a thread of its parent had at the fork."""
 SILENT: Final = "the audit database has not answered: does it run, and can it be reached?"
 
 
@@ -44,6 +49,8 @@ class LogReader:
 
     def __init__(self, audit_url: str) -> None:
         self._audit_url = audit_url
+        # No fork is to wait for a server that does not answer.
+        self._is_server = audit_url.startswith("postgres")
         self._lock = threading.Lock()
         self._reader: EndingsReader | None = None
         """Of the thread that reads, while one does."""
@@ -94,9 +101,12 @@ class LogReader:
         found: Any = None
         failed: Exception | None = None
         try:
-            if self._reader is None:
-                self._reader = plugins.open_endings()(self._audit_url)
-            found = self._reader.read(queue, jobs)
+            with preparing():
+                make = plugins.open_endings()
+            with self._no_fork():
+                if self._reader is None:
+                    self._reader = make(self._audit_url)
+                found = self._reader.read(queue, jobs)
         except Exception as error:  # noqa: BLE001 - it is raised where the read was begun
             failed = error
         with self._lock:
@@ -110,4 +120,8 @@ class LogReader:
     def _close(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            reader.close()
+            with self._no_fork():
+                reader.close()
+
+    def _no_fork(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._is_server else _SQLITE_READS.closed()

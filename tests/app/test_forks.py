@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from rq_core.app.fork_gate import ForkGate
+from tests.kit.forked import forked
 from tests.kit.processes import python
 
 MOMENTS = 8
@@ -15,3 +22,39 @@ def test_a_child_that_was_forked_during_an_apps_first_use_can_use_it(
     """A lock that a thread of its parent held, of a module that was being imported say, made it wait for ever."""
     with python("tests.rigs.forks", valkey_url, str(MOMENTS), log=tmp_path / "log") as process:
         process.finish(300)
+
+
+def test_threads_that_fork_at_once_leave_the_gate_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second did not wait for the first, and gave back a lock that was not its own: it stayed taken for ever."""
+    hooks: dict[str, Callable[[], None]] = {}
+    monkeypatch.setattr(os, "register_at_fork", lambda **given: hooks.update(given))
+    gate = ForkGate(30)
+    hooks["before"]()
+    with ThreadPoolExecutor(1) as second:
+        forking = second.submit(lambda: [hooks[at]() for at in ("before", "after_in_parent")])
+        with pytest.raises(TimeoutError):
+            forking.result(0.05)
+        hooks["after_in_parent"]()
+        forking.result(30)
+        second.submit(pass_through, gate).result(30)
+    pass_through(gate)
+
+
+def pass_through(gate: ForkGate) -> None:
+    with gate.closed():
+        pass
+
+
+def test_a_thread_may_fork_while_it_closes_the_gate_itself() -> None:
+    gate = ForkGate(30)
+
+    def in_child() -> str:
+        with ThreadPoolExecutor(1) as other, gate.closed():
+            return str(other.submit(lambda: gate._lock.acquire(blocking=False)).result(30))
+
+    with gate.closed():
+        told = forked(in_child)
+
+    assert "False" == told
+    with ThreadPoolExecutor(1) as other:
+        other.submit(pass_through, gate).result(30)

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -110,6 +111,32 @@ def test_a_forked_child_has_a_reader_of_the_log_of_its_own(
     assert f"{[second.id]} 2 1 True" == forked(go_on)
     assert [second.id] == [handle.id for handle in ended]
     assert made == closed
+
+
+def test_a_fork_waits_for_a_read_of_an_sqlite_log(
+    app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite has locks of its own: a child that was forked amid a read could never read the log."""
+    reads, goes_on, read = threading.Event(), threading.Event(), LogEndings.read
+
+    def slow(reader: LogEndings, *asked: Any) -> Any:
+        reads.set()
+        goes_on.wait(30)
+        return read(reader, *asked)
+
+    monkeypatch.setattr(LogEndings, "read", slow)
+    with ThreadPoolExecutor(2) as pool:
+        ended = pool.submit(app.handle_by_id(QUEUE, "never").wait, 30)
+        assert reads.wait(30)
+        child = pool.submit(
+            forked, lambda: type(app.handle_by_id(QUEUE, "never").wait(30)).__name__
+        )
+        with pytest.raises(TimeoutError):
+            child.result(0.1)
+        goes_on.set()
+
+        assert "Gone" == child.result(60)
+        assert Gone is type(ended.result(30))
 
 
 @pytest.fixture
