@@ -240,11 +240,13 @@ def test_calls_of_a_producer_are_within_their_budgets(app: App) -> None:
 DRAINED = 1_000
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["async", "threads"])
 def test_calls_of_a_worker_are_within_their_budget(app: App, kind: str) -> None:
     """Of the event loop's thread, on asyncio's own loop, so that its calls are counted too.
 
-    The least of several: how many jobs share a turn depends on what else the machine does.
+    The least of several: how many jobs share a turn depends on what else the machine does. Of the same code 85 and 71
+    were counted on most runs, and 134 and 120 on some; the budgets are above those.
     """
     drain(app, kind)
 
