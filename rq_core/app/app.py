@@ -192,10 +192,10 @@ class App(ManyProducer):
         is Unique, Throttle, Debounce or Latest: which of several calls of one name run. ``aliases`` are names
         that the task had: it also runs jobs that were enqueued under one of these, or still are, and
         counts them in the same caps; the log keeps the name under which each job was enqueued. With
-        ``isolation="process"`` workers run it in a process of its own, which is killed at its timeout and
-        may crash without harm; ``max_memory`` (bytes) is all that this process may have. ``on_dead`` is
+        ``isolation="process"`` workers run it in a process of its own, which is killed at its timeout (its start
+        counts) and may crash without harm; ``max_memory`` (bytes) is all that this process may have. ``on_dead`` is
         called, as a job of its own, with a DeadJob when a job of this task has died, however that came;
-        at least once. Raises InvalidTask, InvalidName or InvalidOption.
+       more than once only after a fault. Raises InvalidTask, InvalidName or InvalidOption.
         """
         if function is not None and not callable(function):
             raise InvalidOption(

@@ -4,6 +4,9 @@ Jobs die in several scripts, and of some deaths no worker hears: a poison job's 
 queue's index of the dead, from where they last looked, and hand over one job of the hook's own task per death. Where
 they last looked stands in ``meta`` (``on_dead_ms``); it moves on once the hooks' jobs are in the queue. A hook is
 therefore told at least once, whichever worker dies meanwhile, and its job is retried and audited like any other.
+
+Several workers may find a death at once. The id of a hook's job is made of the death and outlives the job, so the
+later call is a duplicate, also where the hook has run by then.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from rq_core.app.dead_hooks import DeadJob, arguments_of, hook_name
-from rq_core.model.job import NewJob, profile, spec_of
+from rq_core.model.job import NewJob, profile, spec_of, ties_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.settings import BATCH_MAX
 from rq_core.protocol.one_step import in_one_step
@@ -51,6 +54,11 @@ FIELD: Final = "on_dead_ms"
 
 LAG_MS: Final = 60_000
 """How far behind the mark may be where nothing has died. A worker that finds it in the future looks back so far."""
+
+
+REMEMBER_MS: Final = 600_000
+"""How long the id of a hook's job is remembered. Longer than a look takes, also of a worker that was held up, and than
+LAG_MS: what is handed over again after Redis' clock went back has run already."""
 
 
 NEXT_MS_S: Final = 0.005
@@ -194,7 +202,13 @@ def _job_of(
     )
     name = hashlib.sha256(f"{queue}/{dead.event}".encode()).hexdigest()[:32]
     return NewJob(
-        f"on-dead-{name}", queue, profile(hook_name(dead.task)), json.dumps({"job": asdict(dead)})
+        f"on-dead-{name}",
+        queue,
+        profile(hook_name(dead.task)),
+        json.dumps({"job": asdict(dead)}),
+        ties=ties_of(remember_ms=REMEMBER_MS),
+        # Not compared: a worker with other code may read the same death otherwise.
+        call="=",
     )
 
 

@@ -166,6 +166,32 @@ async def test_a_death_that_was_not_told_is_told_by_the_next_worker(
     assert len(told(witness, job)) == 1
 
 
+def test_a_worker_that_looks_late_calls_no_hook_that_has_run(
+    client: Client, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker found the same death, and its hook had ended and left the queue before this one called it."""
+    job = die_untold(client)
+    died = client.run(client.calls.reads.snapshot("crew"))["dead"][job]
+    wait_until(
+        lambda: client.run(client.calls.delivery.handshake("crew")).now_ms > died + 1,
+        "a look finds it",
+    )
+    first, late = (dead_hooks.DeathWatch(client.calls, "crew", app.tasks) for _ in range(2))
+    hand_over = late._hand_over
+
+    def after_the_other(ids: list[str]) -> Plan[None]:
+        client.run(first.look())
+        (hook,) = client.run(claims.claim("crew", "w-2", 10)).jobs
+        client.run(claims.complete("crew", "w-2", [(hook.id, hook.fence)]))
+        yield from hand_over(ids)
+
+    monkeypatch.setattr(late, "_hand_over", after_the_other)
+    client.run(late.look())
+
+    assert first.told == 1
+    assert sum(client.run(client.calls.reads.counts("crew")).ready.values()) == 0
+
+
 @pytest.mark.parametrize(
     "spec",
     [b"\xff{", b'{"task":"mortal","args":?}}', b'{"task":"mortal","args":[1]}'],
