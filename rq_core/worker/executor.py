@@ -41,8 +41,11 @@ from rq_core.worker.time_limits import TimeLimits, start_task
 
 log = logging.getLogger(__name__)
 
-START_GRACE_S: Final = 20.0
-"""Seconds that the process of an isolated handler may take to begin, beyond the handler's own time."""
+NOT_BEGUN: Final = (
+    "the process of the handler was not ready within its timeout of {:g} s; to start it and to import the task's"
+    " module is part of that time"
+)
+"""The message of a HandlerTimeout before an isolated handler began."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
 """Of what the process of an isolated handler says; anything else is a failure that is retried."""
 END_GRACE_S: Final = 20.0
@@ -137,12 +140,10 @@ class Executor:
 
     def launch(self, running: Running) -> None:
         """Start a handler that was prepared."""
-        task, limit = running.task, running.timeout
-        isolated = self._pool is not None and task.isolation is not None
-        if limit is not None:
-            # Until its process has begun, which may have to be started and to import the app first.
-            self._limit_time(running, limit + START_GRACE_S if isolated else limit)
-        if self._pool is not None and isolated:
+        task = running.task
+        self._limit_time(running, running.timeout)
+        if self._pool is not None and task.isolation is not None:
+            running.begun = False
             running.handler = start_task(self._run_isolated(self._pool, running))
             return
         if task.steps or self._surroundings.arounds:
@@ -240,12 +241,7 @@ class Executor:
 
     async def _run_isolated(self, pool: IsolationPool, running: Running) -> None:
         try:
-            raised = await pool.run(
-                running,
-                running.task,
-                running.args_json,
-                lambda: self._limit_time(running, running.timeout),
-            )
+            raised = await pool.run(running, running.task, running.args_json)
         except BaseException as error:  # noqa: BLE001 - the claim must be settled whatever went wrong
             self._ended(running, error)
         else:
@@ -268,7 +264,8 @@ class Executor:
         """The time of a handler is over, or that of one which was told to stop."""
         if running.ending is None:
             assert running.timeout is not None
-            self.end(running, HandlerTimeout(seconds=running.timeout))
+            why = None if running.begun else NOT_BEGUN.format(running.timeout)
+            self.end(running, HandlerTimeout(why, seconds=running.timeout))
             if running.handler is not None:
                 return
         assert running.ending is not None

@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -68,16 +67,8 @@ class IsolationPool:
         self._idle: list[_Child] = []
         self._busy: set[_Child] = set()
 
-    async def run(
-        self,
-        running: Running,
-        task: Task[Any, Any],
-        args_json: str,
-        on_begun: Callable[[], None],
-    ) -> Raised | None:
+    async def run(self, running: Running, task: Task[Any, Any], args_json: str) -> Raised | None:
         """Run a handler to its end. Returns what it raised. Raises HandlerDied if its process ended instead.
-
-        ``on_begun`` is called when its process, which may have to be started first, begins with it.
 
         Cancelled, it tells the handler to stop, waits a little, and kills its process.
         """
@@ -89,7 +80,7 @@ class IsolationPool:
             try:
                 reply = await _reply(child)
                 if reply == isolated.BEGUN:
-                    on_begun()
+                    running.begun = True
                     reply = await _reply(child)
                 if reply == isolated.RETURNED:
                     running.value = UNFINISHED_VALUE

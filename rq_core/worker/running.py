@@ -21,8 +21,8 @@ class Running:
     """A claim whose handler is about to be started, or was."""
 
     __slots__ = (
-        "args_json", "arguments", "claim", "context", "ending", "function", "handler", "keeps", "limit", "settled",
-        "started", "task", "timeout", "value",
+        "args_json", "arguments", "begun", "claim", "context", "ending", "function", "handler", "keeps", "limit",
+        "settled", "started", "task", "timeout", "value",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +47,9 @@ class Running:
         """Seconds, from the start."""
         self.started = time.monotonic()
         self.limit: float | None = None
-        """Seconds to which it is limited now; an isolated handler has a grace before it begins."""
+        """Seconds to which it is limited now: its timeout, or the time that it has to clean up."""
+        self.begun = True
+        """False while the process of an isolated handler starts and imports the task's module."""
         self.handler: asyncio.Task[None] | None = None
         """Of an async handler."""
         self.ending: HandlerSignal | None = None

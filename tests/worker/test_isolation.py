@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,6 +19,7 @@ from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.processes import command_of, lives
 from tests.kit.wait import wait_until, wait_until_async
+from tests.kit.working import working
 from tests.worker.conftest import RunWorker, event_types, events
 
 
@@ -25,6 +28,14 @@ async def died(client: Client, handle: Any) -> tuple[str, dict[str, Any]]:
     await wait_until_async(lambda: handle.state() == "dead", "it is dead", timeout=40)
     fields = events(client, handle.id)[-1][1]
     return fields["reason"], fields["error"]
+
+
+async def begun_apart(client: Client) -> None:
+    """Let a job start the process, so that its start takes nothing of a later job's timeout."""
+    first = crew.apart.enqueue(n=0)
+    await wait_until_async(
+        lambda: client.run(client.calls.reads.job(first.id)) is None, "it runs", timeout=20
+    )
 
 
 async def test_processes_are_used_again_and_are_never_more_than_jobs_run(
@@ -44,8 +55,9 @@ async def test_a_handler_that_hangs_is_killed_at_its_timeout(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """No thread and no signal handler of Python would get a word in."""
-    handle = crew.apart_hanging.with_options(max_attempts=1).enqueue()
     async with run_worker(concurrency=1):
+        await begun_apart(client)
+        handle = crew.apart_hanging.with_options(max_attempts=1).enqueue()
         reason, error = await died(client, handle)
         (line,) = witness.lines("begin")
         assert not lives(line["pid"])
@@ -59,6 +71,33 @@ async def test_a_handler_that_hangs_is_killed_at_its_timeout(
     assert reason == "attempts_spent"
     assert error["type"] == "HandlerTimeout"
     assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
+
+
+async def test_a_timeout_bounds_the_start_of_the_process_and_the_import_too(
+    valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 s for these came on top: a timeout of 1.5 s was one of 21.5 s where an import blocked."""
+    (tmp_path / "slow_to_import.py").write_text(
+        "import multiprocessing, time\n"
+        "from rq_core import App\n"
+        "if multiprocessing.parent_process() is not None:\n"
+        "    time.sleep(60)\n"
+        "app = App()\n"
+        "@app.task(queue='crew', isolation='process', timeout=0.5)\n"
+        "def work() -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("slow_to_import")
+    module.app.connect_to(valkey_url)
+    with module.app as app:
+        handle = module.work.with_options(max_attempts=1).enqueue()
+        async with working(app, queues=("crew",), grace=5.0):
+            began = time.monotonic()
+            _, error = await died(app.client, handle)
+
+    assert time.monotonic() - began < 10
+    assert error["type"] == "HandlerTimeout"
+    assert "was not ready within its timeout of 0.5 s" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -173,8 +212,9 @@ def test_a_signal_to_all_processes_spends_no_attempt_of_an_isolated_handler(
 async def test_what_a_handler_started_ends_with_its_process(
     client: Client, run_worker: RunWorker, witness: crew.Witness, crashes: bool
 ) -> None:
-    handle = crew.apart_starting.with_options(max_attempts=1).enqueue(crashes)
     async with run_worker(concurrency=1):
+        await begun_apart(client)
+        handle = crew.apart_starting.with_options(max_attempts=1).enqueue(crashes)
         await died(client, handle)
         (line,) = witness.lines("begin")
         await wait_until_async(lambda: not lives(line["started"]), "the program has ended")
