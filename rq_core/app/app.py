@@ -195,7 +195,7 @@ class App(ManyProducer):
         ``isolation="process"`` workers run it in a process of its own, which is killed at its timeout (its start
         counts) and may crash without harm; ``max_memory`` (bytes) is all that this process may have. ``on_dead`` is
         called, as a job of its own, with a DeadJob when a job of this task has died, however that came;
-       more than once only after a fault. Raises InvalidTask, InvalidName or InvalidOption.
+        more than once only after a fault. Raises InvalidTask, InvalidName or InvalidOption.
         """
         if function is not None and not callable(function):
             raise InvalidOption(
