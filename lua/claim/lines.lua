@@ -3,7 +3,10 @@
 --- What a job's line says in this lane, if it is that of a job which was never claimed: its beginning up to its place in
 --- line, without the state, and that place; else nil.
 local function fresh_head(name, line)
-  local head, lane, seq = (line or ''):match('^ready (task=.- lane=(%S+)) seq=(%d+) since=')
+  if not line or #line > LINE_MAX then
+    return nil
+  end
+  local head, lane, seq = line:match('^ready (task=.- lane=(%S+)) seq=(%d+) since=')
   if lane == name then
     return head, seq
   end

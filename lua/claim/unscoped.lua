@@ -64,7 +64,9 @@ end
 --- a job of this priority that was never claimed, and in no lane.
 local function fresh_of(priority, line, spec)
   local head, seq
-  if line then
+  if line and #line > LINE_MAX then
+    return nil
+  elseif line then
     head, seq = line:match(FRESH_LINES[priority])
     if not head and facts.ties then
       head, seq = line:match(FRESH_NAMED[priority])
@@ -72,15 +74,16 @@ local function fresh_of(priority, line, spec)
   else
     head, seq = spec:match(FRESH[priority])
   end
-  if head then
+  if head and #head <= LINE_MAX then
     return head, seq
   end
+  -- One letter of the task, then whatever comes: with all of its letters there, Lua would try each number of them.
   if line then
-    head, seq = line:match('^ready (task=%S+.-) seq=(%d+) since=%d+$')
+    head, seq = line:match('^ready (task=%S.-) seq=(%d+) since=%d+$')
   else
-    head, seq = spec:match('^(task=%S+[^\n]-) seq=(%d+) since=%d+\n')
+    head, seq = spec:match('^(task=%S[^\n]-) seq=(%d+) since=%d+\n')
   end
-  if not head then
+  if not head or #head > LINE_MAX then
     return nil
   end
   local said = DEFAULT_PRIORITY

@@ -28,7 +28,7 @@ local kept, size, start = {{}}, 0, '-'
 repeat
   local page = redis.call('XRANGE', KEYS[1], start, '+', 'COUNT', 100)
   for _, entry in ipairs(page) do
-    local epoch, number = entry[1]:match('(%d+)-(%d+)')
+    local epoch, number = entry[1]:match('^(%d+)-(%d+)')
     if tonumber(epoch) <= {NUMBER_MAX} and tonumber(number) <= {NUMBER_MAX} then
       if #entry[2] > 7000 then
         return redis.error_reply('ERR entry ' .. entry[1] .. ' has too many fields to be kept: XDEL it')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from rq_core.model import fields, keys, machine, scopes, settings
+from rq_core.model import fields, keys, machine, scopes, settings, state_line
 
 
 def table(values: Iterable[Any]) -> str:
@@ -36,6 +36,7 @@ CONSTANTS: Final = {
         ),
         "field of a state line → what a line without it means",
     ),
+    "LINE_MAX": (str(state_line.LINE_MAX), "bytes that a state line has at most"),
     "PRIORITY_RANK": (
         _by_name((p, n) for n, p in enumerate(machine.PRIORITIES)),
         "name of a priority → its number, 0 for the highest",

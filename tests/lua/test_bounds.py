@@ -8,13 +8,35 @@ import pytest
 
 from rq_core.errors import QueueDamaged
 from rq_core.model.job import NewJob, profile
+from rq_core.model.state_line import LINE_MAX
 from rq_core.protocol.claims import SWEEP_MAX
 from rq_core.protocol.lines import LONG, read_lines
-from rq_core.scripts.script import function
+from rq_core.scripts.script import directory, function
+from tests.kit.lua_patterns import Pattern, hard_texts, lua_texts, patterns_of
 from tests.kit.seed import Seed
 
 RING_MAX = 1_500
 """Entries: the ring of an unread outbox is 1,000 long, and is trimmed in whole nodes, now and then."""
+
+
+LONG_TEXT = 60_000
+"""Letters: three times what a state line has at most."""
+MATCH = """
+local all = ARGV[2] == 'gsub' or ARGV[2] == 'gmatch'
+for _, letters in ipairs({tonumber(ARGV[3]) / 20, tonumber(ARGV[3])}) do
+  for at = 4, #ARGV, 2 do
+    local text = ARGV[at] .. ARGV[at + 1]:rep(letters / #ARGV[at + 1])
+    local began = os.clock()
+    if all then text:gsub(ARGV[1], '') else text:find(ARGV[1]) end
+    local took = os.clock() - began
+    if took > 0.02 then
+      return {ARGV[at], ARGV[at + 1], letters, tostring(took)}
+    end
+  end
+end
+return false
+"""
+"""Short texts come first: a pattern that takes the square of the time does not hold up the server for long."""
 
 
 @pytest.fixture
@@ -121,3 +143,54 @@ def test_a_long_word_among_the_rules_for_full_scopes_costs_no_more_than_its_leng
 
     assert accepted.ids == ("a",)
     assert seed.control.info("commandstats")["cmdstat_fcall"]["usec"] < 1_000_000
+
+
+@pytest.mark.parametrize("key", ["state", "jobs"])
+@pytest.mark.parametrize("letters", [16_000, LONG_TEXT])
+def test_a_claim_passes_by_a_long_line_that_no_script_wrote(
+    seed: Seed, key: str, letters: int
+) -> None:
+    """A claim tried a pattern from every letter of it on: 16,000 letters held up the server for ten seconds."""
+    seed.enqueue("a", "b")
+    beginning = "ready task=" if key == "state" else "task="
+    seed.control.hset(seed.keys(key), "a", beginning + "q" * letters)
+    seed.control.config_resetstat()
+
+    claimed = [job.id for job in seed.claim().jobs]
+
+    assert "b" in claimed
+    assert ("a" in claimed) == (key == "state" and letters < LINE_MAX)
+    assert seed.control.hexists(seed.keys(key), "a")
+    spent = seed.control.info("commandstats")
+    assert max(spent[name]["usec"] for name in spent if "fcall" in name) < 300_000
+
+
+@pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
+def test_a_claimed_job_whose_line_is_too_long_is_left_to_the_doctor(seed: Seed, how: str) -> None:
+    seed.enqueue("a")
+    held = seed.claim_one("a")
+    line = f"{seed.state('a')} why={'q' * LONG_TEXT}"
+    seed.control.hset(seed.keys("state"), "a", line)
+
+    assert getattr(seed, how)(held) == {"a": "stale"}
+
+    assert seed.state("a") == line
+
+
+def test_every_pattern_takes_the_time_of_one_walk_through_a_text(seed: Seed) -> None:
+    found = {
+        pattern
+        for where, code in lua_texts(
+            directory(), *(directory().parent / name for name in ("rq_core", "sql_audit"))
+        )
+        for pattern in patterns_of(where, code)
+    }
+    slow: dict[Pattern, object] = {}
+    for pattern in sorted(found):
+        texts = [part for text in sorted(hard_texts(pattern.text)) for part in text]
+        answer = seed.control.eval(MATCH, 0, pattern.text, pattern.function, LONG_TEXT, *texts)
+        if answer:
+            slow[pattern] = answer
+
+    assert len(found) > 50
+    assert not slow

@@ -126,7 +126,7 @@ local function meet_lanes(names)
     if places[i] and places[i]:sub(1, 5) == 'open ' then
       where, order = 'open', places[i]:sub(6)
     elseif places[i] then
-      where, on, order = places[i]:match('^(%l+) ?(%S*) (%d+)$')
+      where, on, order = places[i]:match('^(%l+) (%S+) (%d+)$')
     end
     local lane = meet_lane(unknown[i], where, on, order)
     if where == 'open' then

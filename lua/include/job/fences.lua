@@ -14,11 +14,12 @@ local function mark_of(fence)
 end
 
 --- Why this worker may not settle a job with this line: `gone`, or `stale` if its claim is not in force; nil if it may. Only
---- a claimed job's line has a fence. A job without a line waits, and its id may be one that was used before.
+--- a claimed job's line has a fence. A job without a line waits, and its id may be one that was used before. A line that is longer
+--- than scripts write is kept as it is, for the doctor.
 local function refusal_of(id, line, fence)
   if not line then
     return redis.call('HEXISTS', jobs, id) == 1 and 'stale' or 'gone'
-  elseif not line:find(mark_of(fence), 1, true) then
+  elseif #line > LINE_MAX or not line:find(mark_of(fence), 1, true) then
     return 'stale'
   end
   return nil
@@ -36,7 +37,7 @@ local function read_held()
     if fence ~= last then
       last, mark = fence, mark_of(fence)
     end
-    if line and not seen[id] and line:find(mark, 1, true) then
+    if line and not seen[id] and #line <= LINE_MAX and line:find(mark, 1, true) then
       held[i], seen[id] = line, true
     else
       held[i], refusals[i] = false, seen[id] and 'gone' or refusal_of(id, line, fence)

@@ -8,10 +8,14 @@ claimed jobs; include/job/fences looks for a fence, claim/lines and claim/unscop
 claimed, cap looks for a task. They change together with this file.
 ]]
 
---- The fields of a line by name, `state` among them; nil for no line.
+--- The fields of a line by name, `state` among them; nil for no line. One that is longer than scripts write is not taken apart: its
+--- state is none that a job has, so no call moves the job.
 local function read_line(line)
   if not line then
     return nil
+  end
+  if #line > LINE_MAX then
+    return {state = 'unreadable'}
   end
   local job = {state = line:match('^%l+')}
   -- Each field begins behind a space: without it Lua would look for one from every letter of a long word on.

@@ -1,0 +1,153 @@
+"""The patterns that Lua code matches texts with, read off the code, and texts that are hard for each of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_TOKEN: Final = re.compile(
+    r"(?P<comment>--\[\[.*?\]\]|--[^\n]*)|'(?P<text>(?:[^'\\\n]|\\.)*)'|(?P<name>[A-Za-z_]\w*)|\.\.|\S",
+    re.DOTALL,
+)
+_ITEM: Final = re.compile(r"(%f)?(\[\^?\]?(?:%.|[^\]])*\]|%.|[^()^$])([*+?-]?)|[()^$]", re.DOTALL)
+_CLASSES: Final = {
+    "%d": r"\d",
+    "%l": "[a-z]",
+    "%x": "[0-9a-f]",
+    "%w": r"\w",
+    "%s": r"\s",
+    "%S": r"\S",
+}
+_ESCAPES: Final = {r"\n": "\n", r"\r": "\r", r"\\": "\\"}
+_LETTERS: Final = "q0 -"
+_OPERANDS: Final = ("", "q")
+"""Stand for what a pattern is joined with at run time."""
+
+
+class Pattern(NamedTuple):
+    """A pattern, and the function of Lua that tries it."""
+
+    where: str
+    function: str
+    text: str
+
+
+def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
+    """The Lua code in these folders, by file: whole files, and the texts of Python modules that call Redis."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*.lua")):
+            yield path.name, path.read_text()
+        for path in sorted(folder.rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            inner = {
+                part
+                for node in ast.walk(tree)
+                if isinstance(node, ast.JoinedStr)
+                for part in node.values
+            }
+            for node in {*ast.walk(tree)} - inner:
+                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+                text = "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "q" for part in parts
+                )
+                if "redis.call(" in text or "local " in text:
+                    yield path.name, text
+
+
+def patterns_of(where: str, code: str) -> Iterator[Pattern]:
+    """The patterns of each call of match, gmatch, gsub and find; a ``find`` of plain text has none."""
+    tokens = [found for found in _TOKEN.finditer(code) if not found["comment"]]
+    for at, token in enumerate(tokens[:-1]):
+        if token["name"] in ("match", "gmatch", "gsub", "find") and tokens[at + 1][0] == "(":
+            first, *others = _arguments(tokens[at + 2 :])
+            if token[0] == "find" and len(others) == 2 and others[1][0][0] == "true":
+                continue
+            for expression in [first] if _has_text(first) else list(_assigned(tokens, first)):
+                for text in _joined(expression):
+                    yield Pattern(where, token[0], text)
+
+
+def _arguments(tokens: list[re.Match[str]]) -> list[list[re.Match[str]]]:
+    """The arguments of a call, from behind its bracket on."""
+    found: list[list[re.Match[str]]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += (token[0] in "([{") - (token[0] in ")]}")
+        if depth < 0:
+            break
+        if token[0] == "," and not depth:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return found
+
+
+def _has_text(expression: list[re.Match[str]]) -> bool:
+    return any(token["text"] is not None for token in expression)
+
+
+def _assigned(
+    tokens: list[re.Match[str]], used: list[re.Match[str]]
+) -> Iterator[list[re.Match[str]]]:
+    """The texts that a file assigns to this name, or to a member of it."""
+    name, found = used[0][0], False
+    for at, token in enumerate(tokens[:-1], start=1):
+        if token[0] != name:
+            continue
+        start = at + 3 if tokens[at][0] == "[" else at
+        if tokens[start][0] == "=" and tokens[start + 1]["text"] is not None:
+            end = start + 2
+            while tokens[end][0] == "..":
+                end += 2
+            found = True
+            yield tokens[start + 1 : end]
+    assert found, f"no text is assigned to {name}, which is a pattern"
+
+
+def _joined(expression: list[re.Match[str]]) -> Iterator[str]:
+    texts = [
+        (re.sub(r"\\.", lambda found: _ESCAPES[found[0]], token["text"]),)
+        if token["text"] is not None
+        else _OPERANDS
+        for token in expression
+        if token[0] != ".."
+    ]
+    yield from map("".join, product(*texts))
+
+
+def hard_texts(pattern: str) -> set[tuple[str, str]]:
+    """Beginnings, and what is repeated behind them: each piece of what the pattern matches behind each beginning of it,
+    and each letter that it names."""
+    letters, samples, is_literal = {"q", "0", " ", "\n"}, [""], False
+    for frontier, item, more in _ITEM.findall(pattern):
+        was_literal = is_literal
+        is_literal = bool(item) and not frontier and item[0] not in ".[" and not item[1:].isalpha()
+        if frontier or not item:
+            continue
+        if not is_literal:
+            samples += [letter for letter in _LETTERS if _matches(item, letter)][:1]
+        elif was_literal and not more:
+            samples[-1] += item[-1]
+        else:
+            letters.add(item[-1])
+            samples.append(item[-1])
+    pieces = {
+        "".join(samples[first:last])
+        for first in range(len(samples))
+        for last in range(first + 1, len(samples) + 1)
+    }
+    return {
+        ("".join(samples[:end]), piece)
+        for end in range(len(samples) + 1)
+        for piece in {*pieces, *letters} - {""}
+    }
+
+
+def _matches(item: str, letter: str) -> bool:
+    """Whether an item of a pattern matches a letter."""
+    translated = re.sub(r"%(.)", lambda found: _CLASSES.get(found[0], re.escape(found[1])), item)
+    return re.fullmatch(translated, letter, re.DOTALL) is not None
