@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.fields import COUNTERS
+from rq_core.model.fields import COUNTERS, TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.reasons import Reason
 
@@ -59,13 +59,13 @@ def _same(*names: str) -> tuple[tuple[str, str], ...]:
 _E, _S = Event, State
 _POLICY = ("task", "priority", "max_attempts", "max_losses")
 _ERROR = ("error_type", "error_message")
-_IDENTITY = ("unique_name", "name_stands", "once_ms", "call_digest", "keep_ms")
+_TRAITS = tuple(field.name for field in TRAITS)
 
 EFFECTS: Final[Mapping[Event, Effect]] = {
     _E.ENQUEUED: Effect(
         Leads.BY_DUE,
         begins=True,
-        takes=_same(*_POLICY, "seq", "lane", "digest", "expires_ms", *_IDENTITY),
+        takes=_same(*_POLICY, "seq", "lane", "digest", *_TRAITS),
         zeroes=COUNTERS,
         clears=("claimed_at_ms", *_ERROR),
         stamps=("enqueued_at_ms",),
@@ -75,7 +75,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         takes=_same("task", "lane"),
         zeroes=COUNTERS,
         clears=(
-            *_POLICY[1:], "seq", "digest", "expires_ms", *_IDENTITY, "ready_at_ms", "claimed_at_ms", *_ERROR,
+            *_POLICY[1:], "seq", "digest", *_TRAITS, "ready_at_ms", "claimed_at_ms", *_ERROR,
         ),
         stamps=("enqueued_at_ms", "finished_at_ms"),
     ),
@@ -104,7 +104,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         Leads.BY_TARGET,
         begins=True,
         takes=(
-            *_same(*_POLICY, "seq", "lane", "digest", "expires_ms", *_IDENTITY, *COUNTERS),
+            *_same(*_POLICY, "seq", "lane", "digest", *_TRAITS, *COUNTERS),
             ("enqueued_at_ms", "enqueued_ms"),
         ),
         clears=("ready_at_ms", "claimed_at_ms", *_ERROR),
@@ -114,7 +114,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         Leads.BY_STATE,
         begins=True,
         takes=_same(
-            *_POLICY, "seq", "lane", "expires_ms", *_IDENTITY, *COUNTERS, "fence", "worker", "since_ms", "reason",
+            *_POLICY, "seq", "lane", *_TRAITS, *COUNTERS, "fence", "worker", "since_ms", "reason",
         ),
     ),
 }  # fmt: skip

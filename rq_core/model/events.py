@@ -13,19 +13,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, make_dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.model.effects import BEGINNINGS, CLEARS, EFFECTS, Effect, target
-from rq_core.model.fields import BY_LINE, COUNTERS
-from rq_core.model.machine import (
-    CLAIMED_STATES,
-    JOB_EVENT_FIELDS,
-    QUEUE_EVENT_FIELDS,
-    Event,
-    State,
-    legal,
-)
+from rq_core.model.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
+from rq_core.model.fields import BY_LINE, COUNTERS, TRAITS
+from rq_core.model.machine import CLAIMED_STATES, Event, State, legal
 
 NUMBER_MAX: Final = 2**53
 """Up to where Lua counts exactly. Redis takes numbers of entries up to 2^64, SQL up to 2^63."""
@@ -125,10 +119,12 @@ def decode(entry_id: str, raw: Mapping[str, str]) -> Entry:
         raise Undecodable(f"outbox entry {entry_id}: {error!r}") from error
 
 
-@dataclass(slots=True)
-class JobRecord:
-    """A job as its events tell it. ``state`` None: not in Redis (yet, or any more)."""
+RECORD_FIELDS: Final = tuple(field.name for field in BY_LINE.values())
+"""The fields that a record has, each an attribute; SQL has more."""
 
+
+@dataclass(slots=True)
+class _Record:
     id: str
     state: State | None = None
     task: str | None = None
@@ -137,12 +133,6 @@ class JobRecord:
     max_losses: int | None = None
     seq: int | None = None
     lane: str | None = None
-    expires_ms: int | None = None
-    unique_name: str | None = None
-    once_ms: int | None = None
-    call_digest: str | None = None
-    name_stands: str | None = None
-    keep_ms: int | None = None
     due_ms: int | None = None
     since_ms: int | None = None
     claims: int = 0
@@ -153,11 +143,25 @@ class JobRecord:
     worker: str | None = None
     reason: str | None = None
     complete: bool = True
-    """False when the record began in the middle: earlier events were not seen."""
+    """False if the record began in the middle: earlier events were not seen."""
 
 
-_OF_RECORD: Final = frozenset(field.name for field in BY_LINE.values())
-"""The fields that a record has; SQL has more."""
+if TYPE_CHECKING:
+
+    class JobRecord(_Record):
+        """A job as its events leave it. ``state`` None: not in Redis (yet, or any more)."""
+
+        # A trait.
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    JobRecord = make_dataclass(
+        "JobRecord",
+        [(field.name, Any, None) for field in TRAITS],
+        bases=(_Record,),
+        namespace={"__module__": __name__},
+        slots=True,
+    )
 
 
 def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRecord, str | None]:
@@ -211,12 +215,12 @@ def _problem(
 def _take(record: JobRecord, effect: Effect, facts: Mapping[str, Any]) -> None:
     """Change the fields that the table names."""
     for name in effect.clears:
-        if name in _OF_RECORD:
+        if name in RECORD_FIELDS:
             setattr(record, name, None)
     for name in effect.zeroes:
         setattr(record, name, 0)
     for name, told in effect.takes:
-        if name in _OF_RECORD:
+        if name in RECORD_FIELDS:
             value = facts[told]
             setattr(record, name, 0 if value is None and name in COUNTERS else value)
     for name in effect.takes_if_told:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import NUMBER_MAX, JobRecord, OutboxId
 from rq_core.model.keys import check_name, queue_keys
 from rq_core.model.machine import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_LOSSES,
     DEFAULT_PRIORITY,
-    JOB_EVENT_FIELDS,
     Event,
     State,
 )

@@ -30,6 +30,16 @@ _SETTINGS: Final = settings.SETTINGS.values()
 CONSTANTS: Final = {
     "LAYOUT": (f"'{machine.LAYOUT}'", "the layout of Redis that the scripts know"),
     "STATE_FIELDS": (table(fields.STATE_FIELDS), "the fields of a state line, in order"),
+    "TRAITS": (
+        table(str(field.line) for field in fields.TRAITS),
+        "the traits, by their names in a state line, in the order in which events carry them",
+    ),
+    "NUMBERS": (
+        _by_name(
+            (str(field.line), "true") for field in fields.TRAITS if field.kind is fields.Kind.NUMBER
+        ),
+        "the traits that are numbers",
+    ),
     "DEFAULTS": (
         _by_name(
             [("attempts", machine.DEFAULT_MAX_ATTEMPTS), ("losses", machine.DEFAULT_MAX_LOSSES)]

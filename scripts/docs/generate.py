@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rq_core.model import fields, machine
+from rq_core.model import event_fields, fields, machine
+from rq_core.model.event_fields import EventField
 from rq_core.model.keys import CHANNEL, KEYS
-from rq_core.model.machine import Event, EventField, State, Transition
+from rq_core.model.machine import Event, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import script
 from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
@@ -67,7 +68,7 @@ def _fields(fields: dict[Event, tuple[EventField, ...]]) -> str:
 def states_md() -> str:
     """Return the text of ``docs/reference/states.md``."""
     docs = _docs(State)
-    queue_events = ", ".join(f"`{event}`" for event in machine.QUEUE_EVENT_FIELDS)
+    queue_events = ", ".join(f"`{event}`" for event in event_fields.QUEUE_EVENT_FIELDS)
 
     drawn: dict[Transition, list[str]] = {}
     for each in machine.TRANSITIONS:
@@ -91,10 +92,10 @@ def states_md() -> str:
         "An outbox entry carries one event that happened to one or more jobs: `type`, `at` (Unix\n"
         "ms), `by`, perhaps `why`, and `jobs`, a JSON array with one array per job, its fields in\n"
         "this order. Fields at the end may be left out; they are null.",
-        _fields(machine.JOB_EVENT_FIELDS),
+        _fields(event_fields.JOB_EVENT_FIELDS),
         "## Events about the queue",
         f"{queue_events}: an entry has `data`, one JSON array, in place of `jobs`.",
-        _fields(machine.QUEUE_EVENT_FIELDS),
+        _fields(event_fields.QUEUE_EVENT_FIELDS),
         "## A state line",
         "`HGET rqc:{queue}:state ID` is the state, then those of these fields that are not at\n"
         f"their default: {code(fields.STATE_FIELDS)}.\n\n"

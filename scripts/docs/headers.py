@@ -23,7 +23,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
-from rq_core.model import machine
+from rq_core.model import event_fields, machine
 from rq_core.model.effects import CLEARS
 from rq_core.model.machine import Event
 from rq_core.model.settings import SETTINGS
@@ -216,7 +216,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
     emitted = {e for e in Event if f"'{e}'" in emits}
     of_table = {t.event for t in table.values()}
     yield from (f"does not emit {event}" for event in sorted(of_table - emitted))
-    strange = emitted & (machine.JOB_EVENT_FIELDS.keys() - of_table - _OF_ANY_SCRIPT)
+    strange = emitted & (event_fields.JOB_EVENT_FIELDS.keys() - of_table - _OF_ANY_SCRIPT)
     yield from (f"emits {event}, which is not in the table" for event in sorted(strange))
 
     for section in ("Keys", "With", "Args"):

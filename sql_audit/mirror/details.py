@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rq_core.model.machine import JOB_EVENT_FIELDS, Event
+from rq_core.model.event_fields import JOB_EVENT_FIELDS
+from rq_core.model.machine import Event
 from sql_audit.mirror.intake import Intake
 from sql_audit.store.text import to_json
 
@@ -31,6 +32,9 @@ _FENCE_ONLY: Final = {
     if names == ("fence",) or event is Event.SUCCEEDED
 }
 """Events that mostly have nothing but their fence in their details, and what they may have besides."""
+_USUAL: Final = frozenset({"seq", "priority", "max_attempts", "max_losses", "digest"})
+_SELDOM: Final = tuple(name for name in _DETAIL[Event.ENQUEUED] if name not in _USUAL)
+"""The fields that a plain job's enqueued event leaves out."""
 
 
 class Details:
@@ -66,17 +70,11 @@ class Details:
         """The details of jobs enqueued together, which mostly differ in two values only."""
         columns = intake.columns
         digests = columns["digest"]
+        for name in _SELDOM:
+            if columns[name].count(None) < len(digests):
+                return self.of(intake)
         if (
             intake.why is not None
-            or columns["due_ms"].count(None) < len(digests)
-            or columns["lane"].count(None) < len(digests)
-            or columns["spec"].count(None) < len(digests)
-            or columns["expires_ms"].count(None) < len(digests)
-            or columns["unique_name"].count(None) < len(digests)
-            or columns["once_ms"].count(None) < len(digests)
-            or columns["call_digest"].count(None) < len(digests)
-            or columns["name_stands"].count(None) < len(digests)
-            or columns["keep_ms"].count(None) < len(digests)
             or None in digests
             or None in columns["seq"]
             or not _needs_no_encoder("".join(digests))

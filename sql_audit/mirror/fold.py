@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 from rq_core.model.effects import CLAIM_ENDS, CLEARS, EFFECTS, Effect, target
+from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.fields import COUNTERS
 from rq_core.model.machine import CLAIMED_STATES, Event, State
 from sql_audit.mirror.details import Details, of_queue
@@ -50,13 +51,27 @@ from sql_audit.store.rows import (
     EventRow,
     Job,
 )
-from sql_audit.store.tables import GONE, LOST, QUARANTINED, TERMINAL_STATES
+from sql_audit.store.tables import GONE, JOB_COLUMNS, LOST, QUARANTINED, TERMINAL_STATES
 from sql_audit.store.text import clean, to_json
 
 # Plain strings: asking an enum for its value is a call.
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
 _RUNNING: Final = str(State.RUNNING)
+_TOLD: Final = (
+    "id", "due_ms", "task",
+    *(f.name for f in JOB_EVENT_FIELDS[Event.ENQUEUED] if f.name in JOB_COLUMNS and f.name not in ("due_ms", "task")),
+)  # fmt: skip
+"""The fields of an enqueued event that its job's row takes."""
+_OF_ENTRY: Final = (
+    "queue", "complete", "last_epoch", "last_seq", "enqueued_at_ms", "since_ms", "null", "zero", "state", "ready_at_ms",
+)  # fmt: skip
+"""The rest of that row, which jobs enqueued together have in common."""
+_PARTS: Final = {"job_id": 0} | {name: place for place, name in enumerate((*_TOLD, *_OF_ENTRY))}
+_new_row: Final = itemgetter(
+    *(_PARTS.get(name, _PARTS["zero" if name in COUNTERS else "null"]) for name in JOB_COLUMNS)
+)
+"""The row of a job that is enqueued, of the values of both: to write it out for each would name each column again."""
 _NULL: Final = "\0"
 """Null in a plain line."""
 _LIVE: Final = frozenset(str(s) for s in State)
@@ -229,28 +244,19 @@ class Folder:
         head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tenqueued\t{at_ms}\t"
         jobs, touched = self.jobs, self.touched
         append, append_line = self.events.append, self.lines.append
-        for (
-            ordinal, job_id, due, place, task, priority, attempts, losses, digest, lane, expires, name,
-            once, call, stands, keep, detail,
-        ) in zip(
-            intake.ordinals, columns["id"], columns["due_ms"], columns["seq"], columns["task"],
-            columns["priority"], columns["max_attempts"], columns["max_losses"],
-            columns["digest"], columns["lane"], columns["expires_ms"], columns["unique_name"],
-            columns["once_ms"], columns["call_digest"], columns["name_stands"],
-            columns["keep_ms"],
-            self._details.of_enqueued(intake), strict=True,
+        same = (queue, 1, epoch, seq, at_ms, at_ms, None, 0)
+        ready, scheduled = (*same, _READY, at_ms), (*same, _SCHEDULED, None)
+        for ordinal, detail, told in zip(
+            intake.ordinals, self._details.of_enqueued(intake),
+            zip(*[columns[name] for name in _TOLD], strict=True), strict=True,
         ):  # fmt: skip
+            job_id, due, task = told[:3]
             job = jobs.get(job_id)
-            state, ready = (_READY, at_ms) if due is None else (_SCHEDULED, None)
             if job is not None and job.fence is not None:
                 self._lose_claim(job, at_ms)
             touched[job_id] = jobs[job_id] = Job(
-                (
-                    job_id, queue, task, priority, state, 0, 0, 0, 0, attempts, losses, place,
-                    at_ms, due, ready, None, None, at_ms, None, None, None, None, None, digest,
-                    1, epoch, seq, lane, expires, name, once, call, stands, keep,
-                )
-            )  # fmt: skip
+                _new_row(told + (ready if due is None else scheduled))
+            )
             append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))
             append_line(
                 f"{head}{ordinal}{middle}{job_id}\t\0\t{by}"
@@ -450,7 +456,7 @@ def _take(job: Job, effect: Effect, facts: dict[str, Any], at_ms: int) -> None:
 def _waited(job: Job) -> int | None:
     if job.ready_at_ms is None or job.claimed_at_ms is None:
         return None
-    return max(0, job.claimed_at_ms - job.ready_at_ms)
+    return max(0, int(job.claimed_at_ms - job.ready_at_ms))
 
 
 def _error_text(error: Any) -> tuple[str | None, str | None]:

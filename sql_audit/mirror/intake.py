@@ -2,7 +2,7 @@
 always keep.
 
 :func:`rq_core.model.events.decode` says what an entry means; this is the same reading for many thousands
-a second. The jobs of an entry are turned into columns by the names in ``machine.JOB_EVENT_FIELDS``,
+a second. The jobs of an entry are turned into columns by the names in ``event_fields.JOB_EVENT_FIELDS``,
 and a whole column is checked at once. What does not pass is never dropped: the entry, or the job's
 part of it, is kept raw in quarantine and a row of type ``quarantined`` holds its place in the
 sequence.
@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple, NoReturn
 
+from rq_core.model.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
+from rq_core.model.machine import Event
 from sql_audit.mirror.epochs import Beginning
 from sql_audit.mirror.kinds import KINDS, NAME_LENGTH_MAX, Check, anything
 from sql_audit.mirror.source import RawFields

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
+from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import JOB_EVENT_FIELDS
 from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.intake import Intake
 from sql_audit.store.copy import Rows

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.effects import CLAIM_ENDS, CLEARS, EFFECTS, Effect, Leads
+from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.fields import COUNTERS
-from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
+from rq_core.model.machine import CLAIMED_STATES, Event, State
 from sql_audit.proof.details import REMEMBERED_MAX, facts_in
 from sql_audit.store.orphans import End
 from sql_audit.store.rows import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, EventRow

@@ -1,36 +1,47 @@
-"""A job that is alive, as far as its events have told."""
+"""A job that is alive, as its events leave it."""
 
 from __future__ import annotations
 
+from typing import Final
+
+from rq_core.model.fields import TRAITS
 from rq_core.model.names import HELD_TO_THE_END
+
+_TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "name_stands")
 
 
 class Record:
-    """A live job. ``state`` None: not told yet. None in a counter: not told yet."""
+    """A live job. ``state`` None: no event has said it yet. None in a counter: likewise.
+
+    It has each trait under its name in a state line; None: the job does not have it, or its beginning was not seen.
+    """
 
     __slots__ = (
-        "claims", "due", "expires", "failures", "fence", "held", "keep", "lane", "losses", "max_attempts", "max_losses",
-        "name", "once", "priority", "stands", "state", "task", "worker",
+        "claims", "due", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses", "priority",
+        "stands", "state", "task", "worker", *_TRAITS,
     )  # fmt: skip
+
+    expires: int | None
+    """Its deadline (Unix ms)."""
+    unique: str | None
+    """The name of a unique job, whether it holds it or not."""
+    once: int | None
+    """Up to when its id is remembered (Unix ms)."""
+    keep: int | None
+    """How long its result is kept (ms)."""
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
         self.task = task
         self.state = state
         self.lane: str | None = None
         self.priority: str | None = None
-        """None: its beginning was not told, and so neither its lane nor its deadline."""
+        """None: its beginning was not seen, and so neither its lane nor its traits."""
         self.due: int | None = None
         """When it becomes ready (Unix ms), if it is scheduled."""
-        self.name: str | None = None
-        """The name of a unique job, whether it holds it or not."""
+        for trait in _TRAITS:
+            setattr(self, trait, None)
         self.stands = HELD_TO_THE_END
-        self.once: int | None = None
-        """Up to when its id is remembered (Unix ms); None: only while it is alive, or that was not told yet."""
-        self.keep: int | None = None
-        """How long its result is kept (ms); None: it is not, or that was not told yet."""
         self.claims: int | None = None
-        self.expires: int | None = None
-        """Its deadline (Unix ms); None: it has none, or that was not told yet."""
         self.failures: int | None = None
         self.losses: int | None = None
         self.max_attempts: int | None = None

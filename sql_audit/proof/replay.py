@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.events import OutboxId
+from rq_core.model.fields import TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.names import read_stands
 from sql_audit.proof import values
@@ -59,6 +60,8 @@ SETTLEMENTS: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Even
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
 """What is counted, what one of it is called, and how many there may be."""
+_TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name != "name_stands"}
+"""A trait's name in an event, and in a state line."""
 
 
 class Replay:
@@ -402,16 +405,15 @@ class Replay:
         if old is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
             self._release(old)
-            self.names.end(old.name, job_id)
+            self.names.end(old.unique, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
         record.lane = facts.get("lane")
         record.priority, record.due = facts.get("priority"), facts.get("due_ms")
         record.claims = facts.get("claims", 0)
-        record.expires = facts.get("expires_ms")
-        record.name = facts.get("unique_name")
-        record.once = facts.get("once_ms")
-        record.keep = facts.get("keep_ms")
-        if record.name is not None:
+        # Most jobs have no trait.
+        for name in _TRAITS.keys() & facts.keys():
+            setattr(record, _TRAITS[name], facts[name])
+        if record.unique is not None:
             record.stands = read_stands(facts.get("name_stands"))
             self._take_name(record, job_id, dead=state == _DEAD)
         record.failures = facts.get("failures", 0)
@@ -422,16 +424,16 @@ class Replay:
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
         """The job holds its name from here on, if it does by how it stands."""
-        if record.name is None:
+        if record.unique is None:
             return
         at_ms, stands = self._row[5], record.stands
         if not stands.holds(dead=dead, claims=record.claims or 0) and (
             stands.how != "until" or at_ms >= (stands.at_ms or 0)
         ):
             return
-        other = self.names.take(record.name, job_id, stands, at_ms)
+        other = self.names.take(record.unique, job_id, stands, at_ms)
         if other is not None:
-            self._violated("I13", f"takes the name {record.name}, and job {other} holds it")
+            self._violated("I13", f"takes the name {record.unique}, and job {other} holds it")
 
     def _freed(self, row: EventRow, job_id: str) -> None:
         """An operator took its name from it, or it is overdue, and yields it to another job."""
@@ -441,13 +443,13 @@ class Replay:
         if holder != job_id and (holder is not None or (record is not None and not self.open)):
             held = "none does" if holder is None else f"job {holder} does"
             self._violated("I13", f"frees the name {name} as if this job held it, and {held}")
-        if record is not None and record.name == name:
-            record.name = None
+        if record is not None and record.unique == name:
+            record.unique = None
 
     def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
         """What an event does to the name of a job that was alive, or dead."""
         if state is None or state is State.DEAD:
-            self.names.end(record.name, job_id)
+            self.names.end(record.unique, job_id)
         elif event is Event.REQUEUED and record.stands.how == "done":
             self._take_name(record, job_id)
 
@@ -485,8 +487,8 @@ class Replay:
             late_ms = row[5] - record.expires
             self._violated("I19", f"begins {late_ms} ms after the job's deadline")
         record.state = _RUNNING
-        if record.name is not None and record.stands.how == "claim":
-            self.names.end(record.name, job_id)
+        if record.unique is not None and record.stands.how == "claim":
+            self.names.end(record.unique, job_id)
         record.claims = row[7]
         record.fence = f"{row[1]}-{row[2]}"
         record.worker = row[8]
@@ -511,7 +513,7 @@ class Replay:
             is_kept = None if record.priority is None else record.keep is not None
             for says in values.faults(facts, is_kept=is_kept):
                 self._violated("I14", says)
-        self.names.end(record.name, job_id)
+        self.names.end(record.unique, job_id)
         self.windows.ended(job_id, Event.SUCCEEDED, record.claims, record.once)
         del self.jobs[job_id]
 
@@ -589,7 +591,7 @@ class Replay:
             if old.held is not None and old.fence == fence:
                 held = old.held
             self._release(old)
-            self.names.end(old.name, job_id)
+            self.names.end(old.unique, job_id)
         elif not self.open and state is not None:
             self.restated += 1
         if state is None:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Row, text
 
 from rq_core.connections.client import Client
-from rq_core.model.events import Entry, JobEvent, JobRecord, OutboxId, fold
+from rq_core.model.events import RECORD_FIELDS, Entry, JobEvent, JobRecord, OutboxId, fold
 from rq_core.model.machine import Event, State
 from sql_audit.mirror.refold import intake_of
 from sql_audit.store.database import Database
@@ -187,7 +187,6 @@ def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
 
 def _record(row: Mapping[Any, Any]) -> JobRecord:
     record = JobRecord(row["job_id"], State(row["state"]))
-    for name in JobRecord.__slots__:
-        if name not in ("id", "state"):
-            setattr(record, name, row[name])
+    for name in (*RECORD_FIELDS, "complete"):
+        setattr(record, name, row[name])
     return record

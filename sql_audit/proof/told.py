@@ -11,8 +11,9 @@ from rq_core.doctor import told
 from rq_core.doctor.finding import Finding
 from rq_core.doctor.log import Log, forget, note
 from rq_core.doctor.view import View
+from rq_core.model.event_fields import QUEUE_EVENT_FIELDS
 from rq_core.model.events import Entry, OutboxId, decode
-from rq_core.model.machine import QUEUE_EVENT_FIELDS, Event
+from rq_core.model.machine import Event
 from sql_audit.proof.details import facts_in
 from sql_audit.store import orphans
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sql_audit.store.tables import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS
 
@@ -22,40 +22,17 @@ class Job(list[Any]):
 
     __slots__ = ()
 
-    job_id: str
-    queue: str
-    task: str | None
-    priority: str | None
-    state: str
-    claims: int
-    failures: int
-    losses: int
-    unknown: int
-    max_attempts: int | None
-    max_losses: int | None
-    seq: int | None
-    enqueued_at_ms: int | None
-    due_ms: int | None
-    ready_at_ms: int | None
-    claimed_at_ms: int | None
-    finished_at_ms: int | None
-    since_ms: int | None
-    worker: str | None
-    fence: str | None
-    reason: str | None
-    error_type: str | None
-    error_message: str | None
-    digest: str | None
-    complete: int
-    last_epoch: int
-    last_seq: int
-    lane: str | None
-    expires_ms: int | None
-    unique_name: str | None
-    once_ms: int | None
-    call_digest: str | None
-    name_stands: str | None
-    keep_ms: int | None
+    if TYPE_CHECKING:
+        job_id: str
+        queue: str
+        state: str
+        complete: int
+        last_epoch: int
+        last_seq: int
+
+        # A field of the job.
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> Job:

@@ -27,6 +27,7 @@ from sqlalchemy import (
     Text,
 )
 
+from rq_core.model.fields import COUNTERS, FIELDS, Field, Kind
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, Priority, State
 from sql_audit.store.spans import RAN, SPAN
 
@@ -89,6 +90,13 @@ def _number(name: str, *, null: bool = False, comment: str | None = None) -> Col
     return Column(name, BigInteger, nullable=null, autoincrement=False, comment=comment)
 
 
+def _of_field(field: Field) -> Column[Any]:
+    """The column of a job's field. A counter begins at 0; any other may be unknown."""
+    if field.kind is Kind.NUMBER:
+        return _number(field.name, null=field.name not in COUNTERS)
+    return _text(field.name)
+
+
 audit_meta = Table(
     "audit_meta",
     metadata,
@@ -135,38 +143,11 @@ job = Table(
     metadata,
     _text("job_id", null=False),
     _text("queue", null=False),
-    _text("task"),
-    _text("priority"),
     _text("state", null=False),
-    _number("claims"),
-    _number("failures"),
-    _number("losses"),
-    _number("unknown"),
-    _number("max_attempts", null=True),
-    _number("max_losses", null=True),
-    _number("seq", null=True),
-    _number("enqueued_at_ms", null=True),
-    _number("due_ms", null=True),
-    _number("ready_at_ms", null=True),
-    _number("claimed_at_ms", null=True),
-    _number("finished_at_ms", null=True),
-    _number("since_ms", null=True),
-    _text("worker"),
-    _text("fence"),
-    _text("reason"),
-    _text("error_type"),
-    _text("error_message"),
-    _text("digest"),
+    *map(_of_field, FIELDS),
     Column("complete", SmallInteger, nullable=False),
     _number("last_epoch"),
     _number("last_seq"),
-    _text("lane"),
-    _number("expires_ms", null=True),
-    _text("unique_name"),
-    _number("once_ms", null=True),
-    _text("call_digest"),
-    _text("name_stands"),
-    _number("keep_ms", null=True),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
     *_words_check("job_state", "state", JOB_STATES),
     *_words_check("job_priority", "priority", tuple(Priority)),
@@ -178,10 +159,8 @@ job = Table(
 State ``lost``: Redis had it and forgot it; ``reason`` is the state that it was in. ``gone``: a
 complete baseline did not name it, and no event says how it ended.
 
-``lane`` is where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``. ``expires_ms`` is
-its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job, ``name_stands``
-until when it holds it, as the events say it. Until ``once_ms`` the job's id is remembered, and calls with it are
-compared by ``call_digest``. For ``keep_ms`` after its end its result is kept in Redis.
+It has a column for each of a job's fields; :mod:`rq_core.model.fields` says what its traits mean. ``lane`` is where it
+waits for its scopes, or waited last: priority, then the scopes, joined by ``+``.
 """
 
 job_attempt = Table(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rq_core.model.effects import JOB_ENDS, REVIVALS
-from rq_core.model.events import JobRecord, OutboxId
+from rq_core.model.events import RECORD_FIELDS, JobRecord, OutboxId
 from rq_core.model.job import read_spec
 from rq_core.model.machine import Event, State
 from rq_core.protocol.audit import PUT_BACK, Restoration, put_back
@@ -112,9 +112,8 @@ def judge(
     if over or unknown or spec is None or job.digest is None:
         return lost, None
     record = JobRecord(job.job_id, State(job.state))
-    for name in JobRecord.__slots__:
-        if name not in ("id", "state"):
-            setattr(record, name, getattr(job, name))
+    for name in (*RECORD_FIELDS, "complete"):
+        setattr(record, name, getattr(job, name))
     enqueued_ms = job.enqueued_at_ms
     return lost, put_back(record, spec, job.digest, enqueued_ms=enqueued_ms, missing=missing)
 

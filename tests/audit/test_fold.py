@@ -11,15 +11,9 @@ import pytest
 
 from rq_core.model import events as history
 from rq_core.model.effects import CLEARS, EFFECTS
+from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import (
-    CLAIMED_STATES,
-    JOB_EVENT_FIELDS,
-    TRANSITIONS,
-    Event,
-    State,
-    Transition,
-)
+from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State, Transition
 from sql_audit.mirror import intake as entries
 from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.kinds import KINDS, LANE_LENGTH_MAX

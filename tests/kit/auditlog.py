@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import text
 
+from rq_core.model.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.events import OutboxId, decode
-from rq_core.model.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
+from rq_core.model.machine import Event
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import Link, found_digest, genesis, rows_digest

@@ -17,9 +17,10 @@ from rq_core.model.effects import (
     Leads,
     target,
 )
+from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import JobRecord
 from rq_core.model.fields import BY_LINE, COUNTERS, FIELDS, STATE_FIELDS
-from rq_core.model.machine import JOB_EVENT_FIELDS, TRANSITIONS, Event, Transition
+from rq_core.model.machine import TRANSITIONS, Event, Transition
 
 NAMES = [field.name for field in FIELDS]
 

@@ -12,12 +12,15 @@ local function baseline_of(id, job)
   if not job then
     return '["' .. id .. '",null]'
   end
-  return '[' .. table.concat({
+  local said = {
     quoted(id), quoted(job.state), quoted(job.task), quoted(job.priority or DEFAULT_PRIORITY),
     count(job, 'attempts'), count(job, 'losses'), number_or_null(job.seq), number_or_null(job.due),
     count(job, 'claim'), count(job, 'failed'), count(job, 'lost'), count(job, 'unknown'),
-    quoted(job.fence), quoted(job.by), number_or_null(job.since), quoted(job.reason),
-    quoted(job.lane), number_or_null(job.expires), quoted(job.unique),
-    number_or_null(job.once), quoted(job.call), quoted(job.stands), number_or_null(job.keep),
-  }, ',') .. ']'
+    quoted(job.fence), quoted(job.by), number_or_null(job.since), quoted(job.reason), quoted(job.lane),
+  }
+  for i = 1, #TRAITS do
+    local name = TRAITS[i]
+    said[#said + 1] = (NUMBERS[name] and number_or_null or quoted)(job[name])
+  end
+  return '[' .. table.concat(said, ',') .. ']'
 end

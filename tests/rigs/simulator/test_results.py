@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import Entry, JobEvent, OutboxId
-from rq_core.model.machine import JOB_EVENT_FIELDS, Event
+from rq_core.model.machine import Event
 from rq_core.model.outcome import Cancelled, Kept, Outcome, Succeeded
 from rq_core.model.values import pack
 from rq_core.protocol.endings import Absent, Found
