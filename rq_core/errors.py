@@ -1,63 +1,8 @@
 """Every error that rq-core raises on purpose.
 
-    RqCoreError
-    ├── UsageError                  the call is wrong; nothing was sent
-    │   ├── InvalidName
-    │   ├── InvalidOption
-    │   ├── InvalidTask
-    │   ├── ArgumentsInvalid
-    │   ├── PayloadTooLarge
-    │   ├── UnknownTask
-    │   ├── UnknownQueue
-    │   ├── UnknownScope
-    │   ├── KeyNeeded
-    │   ├── KeyFailed
-    │   ├── AuditNotConfigured
-    │   ├── TargetBroken
-    │   ├── NoCurrentJob
-    │   └── WaitRefused
-    ├── Refused                     a script refused the whole call; nothing was changed
-    │   ├── QueueFull
-    │   ├── AuditBacklogFull
-    │   ├── AuditElsewhere
-    │   ├── AuditOff
-    │   ├── ScopeFull
-    │   ├── UniqueHeld
-    │   ├── IdempotencyMismatch
-    │   ├── ResultsFull
-    │   ├── NotEdited
-    │   ├── CapConflict
-    │   ├── NothingDeclared
-    │   ├── RestoredMeanwhile
-    │   ├── QueueInUse
-    │   ├── LayoutMismatch
-    │   ├── StaleCall
-    │   └── BadArguments
-    ├── ServerError                 Redis or its configuration
-    │   ├── ServerUnavailable
-    │   ├── ServerUnsuitable
-    │   ├── QueueDamaged
-    │   └── OutcomeUnknown
-    ├── NoResult                    a job that was waited for has no value
-    │   ├── JobFailed
-    │   ├── JobWasCancelled
-    │   ├── JobExpired
-    │   ├── JobReplaced
-    │   ├── JobGone
-    │   ├── ResultUnavailable
-    │   └── WaitTimeout
-    └── HandlerSignal               raised by handlers or into them
-        ├── RetryLater
-        ├── Snooze
-        ├── GiveUp
-        ├── HandlerTimeout
-        ├── HandlerDied
-        ├── JobCancelled
-        ├── WorkerStopping
-        └── LeaseLost
-
-A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which stay
-on the error as attributes. Passwords in a message or in a fact are masked: an error has no other text of them.
+A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which stay on the error
+as attributes. The annotations of the class are for type checkers. Passwords in a message or in a fact are masked: an
+error has no other text of them.
 """
 
 from __future__ import annotations
@@ -70,14 +15,14 @@ from rq_core.masking import masked
 SECONDS_MAX: Final = 100 * 365 * 86_400
 """The longest duration, a hundred years: with a longer one, moments in Unix ms would outgrow the 14 digits that Lua
 prints exactly."""
-
-
 _COMMAND: Final = re.compile(r"`(rq-core (?!audit )[^`]*)`")
 """A command about a queue that a message advises. Those about the log ask SQL."""
 
 
 class RqCoreError(Exception):
     """Something in rq-core went wrong."""
+
+    accepted: Any  # where an error stopped enqueue_many: the Accepted of the chunks before
 
     def __init__(self, message: str | None = None, **facts: Any) -> None:
         facts = {name: masked(v) if isinstance(v, str) else v for name, v in facts.items()}
@@ -104,45 +49,82 @@ class UsageError(RqCoreError):
 class InvalidName(UsageError):
     """{kind} name {name!r} is not valid: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -"""
 
+    kind: str
+    name: Any
+
 
 class InvalidOption(UsageError):
     """{option}={value!r} is not valid: {must}."""
+
+    option: str
+    value: Any
+    must: str
 
 
 class InvalidTask(UsageError):
     """{task} cannot be a task: {why}."""
 
+    task: str
+    why: str
+
 
 class ArgumentsInvalid(UsageError):
     """arguments of task {task!r} are not valid: {problems}"""
+
+    task: str
+    problems: str
+    fields: dict[str, str]
 
 
 class PayloadTooLarge(UsageError):
     """the arguments of task {task!r} take {size} bytes, max_payload is {limit}: store the data
     elsewhere and pass a reference, or raise max_payload."""
 
+    task: str
+    size: int
+    limit: int
+
 
 class UnknownTask(UsageError):
     """no task {task!r} here: known are {known}."""
 
+    task: str
+    known: str
+
 
 class UnknownQueue(UsageError):
     """there is no queue {queue!r} at this server: known are {known}."""
+
+    queue: str
+    known: str
 
 
 class UnknownScope(UsageError):
     """queue {queue!r} has no scope {scope!r}: no task that its workers registered has a cap or rate for it. Known are
     {known}; one value of a key is FAMILY=VALUE."""
 
+    queue: str
+    scope: str
+    known: str
+
 
 class KeyNeeded(UsageError):
     """task {task!r} of queue {queue!r} makes its key {family!r} with a function that this program does not have. Pass
     the key: in Python keys=, a mapping that has {family!r}; on the command line `--key {family}=VALUE`."""
 
+    task: str
+    queue: str
+    family: str
+
 
 class KeyFailed(UsageError):
     """the function {function}, which makes the key {family!r} of task {task!r}, raised {error}. Correct it. (A
     cap does not count a job for which its function returns None.)"""
+
+    task: str
+    family: str
+    function: str
+    error: str
 
 
 class AuditNotConfigured(UsageError):
@@ -153,6 +135,10 @@ class AuditNotConfigured(UsageError):
 class TargetBroken(UsageError):
     """module {module!r} cannot be imported: {what} ({where}). `--verbose` shows where it came from."""
 
+    module: str
+    what: str
+    where: str
+
 
 class NoCurrentJob(UsageError):
     """no job is running here: call current_job() in a task's function while a worker runs it. In a
@@ -162,9 +148,14 @@ class NoCurrentJob(UsageError):
 class WaitRefused(UsageError):
     """job {id} cannot be waited for here: {why}."""
 
+    id: str
+    why: str
+
 
 class Refused(RqCoreError):
     """the queue refused the call, and changed nothing."""
+
+    queue: str
 
 
 class QueueFull(Refused):
@@ -176,12 +167,17 @@ class AuditBacklogFull(Refused):
     """queue {queue!r} takes no new jobs: {backlog} events wait for the mirror, and the limit is
     {bound}. Start `rq-core audit run`, or switch the audit log off with `rq-core audit off {queue}`."""
 
+    backlog: int
+    bound: int
+
 
 class AuditElsewhere(Refused):
     """queue {queue!r} is mirrored into another audit database, whose id is {attached}. Use that one. Redis knows only
     the id: the log of the mirror that writes there names the place (`queue {queue}: is mirrored into …`), and in each
     database `SELECT audit_id FROM audit_meta` tells its id. Only if that database is lost: `rq-core audit off {queue}
     --force`; events that were not mirrored may then be in no log."""
+
+    attached: str
 
 
 class AuditOff(Refused):
@@ -193,15 +189,25 @@ class ScopeFull(Refused):
     """queue {queue!r} did not take job {id}: scope {scope} is full, and its cap says reject. Enqueue it later, or
     declare the cap with on_full="wait"."""
 
+    id: str
+    scope: str
+
 
 class UniqueHeld(Refused):
     """queue {queue!r} did not take job {id}: job {holder} holds its name {name!r}. Enqueue it when that job has
     ended, or declare the task with on_duplicate="keep" to get that job's handle."""
 
+    id: str
+    name: str
+    holder: str
+
 
 class IdempotencyMismatch(Refused):
     """queue {queue!r} did not take job {id} of task {task}: its id, or idempotency key, stands for a call with another
     task or other arguments. Use another key for another call."""
+
+    id: str
+    task: str
 
 
 class ResultsFull(Refused):
@@ -209,34 +215,56 @@ class ResultsFull(Refused):
     ended, and its setting {setting} is {bound}. Enqueue again when some of their windows are over; let jobs
     remember for less time; or raise the bound with `rq-core set {queue} {setting}=…`."""
 
+    kept: int
+    setting: str
+    bound: int
+
 
 class NotEdited(Refused):
     """job {id} of queue {queue!r} was not edited: {why}."""
+
+    id: str
+    outcome: str
+    why: str
 
 
 class CapConflict(Refused):
     """the limit of {scope} in queue {queue!r} has changed: it is {limit} now, version {version}. To replace it,
     set the limit from that version."""
 
+    scope: str
+    limit: Any  # the Limit that is stored now
+    version: int
+
 
 class NothingDeclared(Refused):
     """no worker declares a limit for {scope} in queue {queue!r}, so `code` has nothing to restore. Set a number, or
     `none` for no limit."""
+
+    scope: str
 
 
 class RestoredMeanwhile(Refused):
     """another restore of queue {queue!r} came first ({last}), so SQL is out of date. Wait until the mirror has it,
     then run `rq-core audit restore` again."""
 
+    last: str
+
 
 class QueueInUse(Refused):
     """queue {queue!r} was not deleted: jobs in it: {jobs}; workers run {claims} of them. Let workers finish those that
     run. `rq-core queue delete {queue} --force --reason WHY` removes those that wait or are dead."""
 
+    jobs: int | str
+    claims: int
+
 
 class LayoutMismatch(Refused):
     """queue {queue!r} has layout {found}, but this release needs layout {known}. Use the release that made the
     queue, or drain the queue with it first."""
+
+    found: Any
+    known: int
 
 
 class StaleCall(Refused):
@@ -246,6 +274,8 @@ class StaleCall(Refused):
 class BadArguments(Refused):
     """the script refused its arguments ({what}): this is a bug in rq-core, please report it."""
 
+    what: str
+
 
 class ServerError(RqCoreError):
     """Redis cannot do this, or its configuration does not allow it."""
@@ -254,6 +284,9 @@ class ServerError(RqCoreError):
 class ServerUnavailable(ServerError):
     """no answer from Redis at {url}: {why}. Is it running? To use the server that comes with rq-core,
     install rq-core[embedded] and use the URL embedded://"""
+
+    url: str
+    why: str
 
     def __init__(self, message: str | None = None, **facts: Any) -> None:
         ask = _SEVERAL_SERVERS.get(str(facts.get("url")).partition("://")[0].rpartition("+")[2])
@@ -272,9 +305,15 @@ _SEVERAL_SERVERS = {
 class ServerUnsuitable(ServerError):
     """the server at {url} cannot be used: {why}."""
 
+    url: str
+    why: str
+
 
 class QueueDamaged(ServerError):
     """queue {queue!r} is damaged: {why}. Run `rq-core doctor {queue} --repair`."""
+
+    queue: str
+    why: str
 
 
 class OutcomeUnknown(ServerError):
@@ -282,15 +321,23 @@ class OutcomeUnknown(ServerError):
     goes on. Its jobs are in .ids. Enqueue them again under the same ids: a job that is
     live is then a duplicate and changes nothing."""
 
+    seconds: float
+
     ids: tuple[str, ...] = ()
 
 
 class NoResult(RqCoreError):
     """a job that was waited for has no value."""
 
+    id: str
+
 
 class JobFailed(NoResult):
     """job {id} is dead: {said}. `rq-core job {id}` shows it."""
+
+    reason: str
+    error: Any  # a JobError; None if it died of something else
+    said: str
 
 
 class JobWasCancelled(NoResult):
@@ -304,6 +351,8 @@ class JobExpired(NoResult):
 class JobReplaced(NoResult):
     """job {id} was replaced by job {by}, which has the same unique name. Wait for that one."""
 
+    by: str
+
 
 class JobGone(NoResult):
     """job {id} is not in Redis, and neither Redis nor an audit database tells how it ended. To know, keep the results
@@ -313,9 +362,16 @@ class JobGone(NoResult):
 class ResultUnavailable(NoResult):
     """job {id} succeeded, but its value is not available: {why}."""
 
+    reason: str
+    why: str
+
 
 class WaitTimeout(NoResult, TimeoutError):
     """{what} within {seconds:g} s: {why}."""
+
+    what: str
+    seconds: float
+    why: str
 
 
 class HandlerSignal(RqCoreError):
@@ -369,9 +425,13 @@ class GiveUp(HandlerSignal):
 class HandlerTimeout(HandlerSignal):
     """the handler ran longer than its timeout of {seconds:g} s."""
 
+    seconds: float
+
 
 class HandlerDied(HandlerSignal):
     """the process of the handler ended {how}."""
+
+    how: str
 
 
 class JobCancelled(HandlerSignal):

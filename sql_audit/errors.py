@@ -31,13 +31,23 @@ class AuditUrlInvalid(UsageError):
     postgresql://user@host/database.
     """
 
+    url: str
+    why: str
+
 
 class HistoryUnknown(UsageError):
     """the audit database knows no job {job_id!r}{where}{pruned}."""
 
+    job_id: str
+    where: str
+    pruned: str
+
 
 class QueueNotMirrored(UsageError):
     """the audit database knows no queue {queue!r}: known are {known}"""
+
+    queue: str
+    known: str
 
 
 class AuditError(RqCoreError):
@@ -47,15 +57,23 @@ class AuditError(RqCoreError):
 class AuditUnavailable(AuditError):
     """the audit database {url} does not answer: {why}"""
 
+    url: str
+    why: str
+
 
 class AuditNotWritable(AuditError):
     """the audit database {url} cannot be used: {why}. SQLite needs to write the file, the files beside it and their
     directory, also to read: give the user these rights, or name another file.
     """
 
+    url: str
+    why: str
+
 
 class AuditRefused(AuditError):
     """the audit database refuses: {why}"""
+
+    why: str
 
 
 class NothingMirrored(AuditError):
@@ -67,12 +85,18 @@ class AuditEmpty(AuditError):
     with `rq-core audit migrate --audit {url}`.
     """
 
+    url: str
+
 
 class AuditCopied(AuditError):
     """the audit database {url} is a copy, or it was moved: it belongs to {bound} and is at {here}. If it is to be a
     log of its own: `rq-core audit fork --audit {url}`. If it is the log now, after a move or a restore from a backup,
     and no mirror writes to the other: `rq-core audit rebind --audit {url}`.
     """
+
+    url: str
+    bound: str
+    here: str
 
 
 class SchemaUnseen(AuditError):
@@ -81,11 +105,19 @@ class SchemaUnseen(AuditError):
     `rq-core audit migrate`.
     """
 
+    url: str
+    schema: str
+    role: str
+
 
 class SchemaBehind(AuditError):
     """the audit database {url} has schema {found}, this release needs {needed}: run
     `rq-core audit migrate --audit {url}`.
     """
+
+    url: str
+    found: str
+    needed: str
 
 
 class SchemaAhead(AuditError):
@@ -93,15 +125,25 @@ class SchemaAhead(AuditError):
     {needed}): use the release that made it.
     """
 
+    url: str
+    found: str
+    needed: str
+
 
 class SchemaForeign(AuditError):
     """the database {url} has tables of other origin named as ours ({tables}): use another database
     or schema for the audit log.
     """
 
+    url: str
+    tables: str
+
 
 class PlaceTaken(AuditError):
     """queue {queue} has an event of another origin under number {number}."""
+
+    queue: str
+    number: str
 
 
 class NotProven(AuditError):
@@ -109,8 +151,18 @@ class NotProven(AuditError):
     run `rq-core audit verify` first{hint}.
     """
 
+    queue: str
+    cut: str
+    cut_at: str
+    proven: str
+    hint: str
+
 
 class MirrorBehind(AuditError):
     """queue {queue}: Redis has {redis} and SQL {sql}, so SQL cannot say what is lost: is `rq-core audit run`
     running, on this database? Start it, and run this again.
     """
+
+    queue: str
+    redis: str
+    sql: str

@@ -13,9 +13,12 @@ from rq_core import (
     UniqueHeld,
 )
 
-STATUS = {
-    **dict.fromkeys((ArgumentsInvalid, PayloadTooLarge, InvalidName), 422),
-    **dict.fromkeys((UniqueHeld, IdempotencyMismatch), 409),
+STATUS: dict[type[Exception], int] = {
+    ArgumentsInvalid: 422,
+    PayloadTooLarge: 422,
+    InvalidName: 422,
+    UniqueHeld: 409,
+    IdempotencyMismatch: 409,
     ScopeFull: 429,
 }
 

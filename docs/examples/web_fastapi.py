@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
@@ -16,9 +16,12 @@ from rq_core import (
     UniqueHeld,
 )
 
-STATUS = {
-    **dict.fromkeys((ArgumentsInvalid, PayloadTooLarge, InvalidName), 422),
-    **dict.fromkeys((UniqueHeld, IdempotencyMismatch), 409),
+STATUS: dict[type[Exception], int] = {
+    ArgumentsInvalid: 422,
+    PayloadTooLarge: 422,
+    InvalidName: 422,
+    UniqueHeld: 409,
+    IdempotencyMismatch: 409,
     ScopeFull: 429,
 }
 
@@ -31,7 +34,7 @@ def send(tenant: str, to: str) -> None:
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
     async with jobs:  # closes the connections of this event loop when the service ends
         yield
 

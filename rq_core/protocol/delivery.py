@@ -381,7 +381,9 @@ class Delivery:
             return call.parse(reply[1:])
         match list(reply[1:]):
             case ["audit_backlog", backlog, bound]:
-                return errors.AuditBacklogFull(queue=call.queue, backlog=backlog, bound=bound)
+                return errors.AuditBacklogFull(
+                    queue=call.queue, backlog=int(backlog), bound=int(bound)
+                )
             case ["results_full", kept, bound, setting]:
                 return errors.ResultsFull(
                     queue=call.queue, kept=int(kept), bound=int(bound), setting=setting
@@ -397,9 +399,9 @@ class Delivery:
             case ["undeclared", scope]:
                 return errors.NothingDeclared(queue=call.queue, scope=scope)
             case ["stale_call"]:
-                return errors.StaleCall()
+                return errors.StaleCall(queue=call.queue)
             case other:
-                return errors.BadArguments(what=" ".join(map(str, other)))
+                return errors.BadArguments(queue=call.queue, what=" ".join(map(str, other)))
 
     def call(self, call: Call[T]) -> Plan[T]:
         """Carry out one call. Raises what it was refused with."""

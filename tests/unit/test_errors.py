@@ -1,39 +1,41 @@
-"""Errors read well, carry their facts, and form the tree that their module draws."""
+"""Errors read well, and carry their facts."""
 
+import ast
 import inspect
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
+import sql_audit.errors
 from rq_core import errors
 from rq_core.errors import RqCoreError
 
+ROOT = Path(__file__).parents[2]
 CLASSES = [
     each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, RqCoreError)
 ]
 
 
-def drawn_tree() -> dict[str, str]:
-    """Parents by child, read off the module's docstring."""
-    parents: dict[str, str] = {}
-    above: list[str] = []
-    for line in (errors.__doc__ or "").splitlines():
-        match = re.fullmatch(r"    ([│├└─ ]*)([A-Z]\w+)(  .*)?", line)
-        if match:
-            depth = len(match[1]) // 4
-            above[depth:] = [match[2]]
-            if depth:
-                parents[match[2]] = above[depth - 1]
-    return parents
-
-
-def test_the_drawn_tree_is_the_real_one() -> None:
-    real = {
-        each.__name__: each.__bases__[0].__name__ for each in CLASSES if each is not RqCoreError
+def test_type_checkers_know_every_fact_that_an_error_is_made_with() -> None:
+    kinds = {
+        name: kind for module in (errors, sql_audit.errors) for name, kind in vars(module).items()
     }
+    missing = set()
+    for source in (*ROOT.glob("rq_core/**/*.py"), *ROOT.glob("sql_audit/**/*.py")):
+        for call in ast.walk(ast.parse(source.read_text())):
+            if not isinstance(call, ast.Call):
+                continue
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else None
+            kind = kinds.get(name or getattr(call.func, "id", ""))
+            if inspect.isclass(kind) and issubclass(kind, RqCoreError):
+                known = {each for above in kind.__mro__ for each in inspect.get_annotations(above)}
+                missing |= {(kind.__name__, k.arg) for k in call.keywords} - {
+                    (kind.__name__, each) for each in known
+                }
 
-    assert drawn_tree() == real
+    assert not missing
 
 
 FACTS = {

@@ -1,0 +1,91 @@
+"""Writes the Python blocks of the pages into one module per page, which scripts/check gives to mypy and pyright.
+
+A block that shows a file of docs/examples is checked there. The blocks of a page follow each other in its module, so a
+later one may use what an earlier one has defined; PREAMBLES has what a page takes for granted.
+
+    python -m scripts.docs.snippets
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from scripts.docs.site import ROOT
+
+TARGET: Final = ROOT / "build" / "snippets"
+_BLOCK: Final = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INCLUDED: Final = "--8<--"
+_AWAITS: Final = re.compile(r"^(async with|await) ", re.MULTILINE)
+PREAMBLES: Final = {
+    "README.md": """
+        from rq_core import Cap, GiveUp, Rate, RetryLater, RetryPolicy
+
+        def bank_is_busy() -> bool: ...
+        def known(account: str) -> bool: ...
+    """,
+    "docs/how-to/handlers.md": """
+        import contextlib
+        import logging
+        from typing import Any
+        from collections.abc import Iterator
+        import structlog
+        from rq_core import JobContext, JobLogFilter, current_job, testing
+
+        def anything() -> Any: ...
+
+        statistics = request = my_session = FakeSession = anything()
+    """,
+    "docs/how-to/waiting.md": """
+        from decimal import Decimal
+        from rq_core import App
+
+        app = App()
+    """,
+}
+"""By page: names that its blocks use and do not define."""
+_HEAD: Final = """\
+# mypy: disable-error-code=empty-body
+# pyright: reportMissingImports=false, reportGeneralTypeIssues=false
+from __future__ import annotations
+"""
+"""Bodies may be left out as `...`; Django has no types for pyright, and structlog is not installed."""
+
+
+def modules() -> dict[str, str]:
+    """Return the modules of the pages that have blocks of their own, by file name."""
+    found = {}
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        name = page.relative_to(ROOT).as_posix()
+        blocks = [b for b in _BLOCK.findall(page.read_text()) if _INCLUDED not in b]
+        if blocks:
+            module = re.sub(r"\W", "_", name.removesuffix(".md")) + ".py"
+            found[module] = _module(name, blocks)
+    return found
+
+
+def _module(page: str, blocks: list[str]) -> str:
+    preamble = "\n".join(line[8:] for line in PREAMBLES.get(page, "").splitlines())
+    parts = [_HEAD, preamble]
+    for number, block in enumerate(blocks):
+        if _AWAITS.search(block):
+            indented = "".join(f"    {line}\n" for line in block.splitlines())
+            block = f"async def block_{number}() -> None:\n{indented}"  # noqa: PLW2901 - its new shape
+        parts.append(block)
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write the modules, and remove those of pages that have no blocks any more."""
+    TARGET.mkdir(parents=True, exist_ok=True)
+    wanted = modules()
+    for stale in TARGET.glob("*.py"):
+        if stale.name not in wanted:
+            stale.unlink()
+    for name, text in wanted.items():
+        Path(TARGET / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
