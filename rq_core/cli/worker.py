@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from rq_core.cli import OWN_PROCESS
 from rq_core.cli.options import force_option, showing_causes, verbose_option
@@ -30,7 +29,7 @@ def check_target(target: str) -> str:
 def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
     """Read ``mail=3,reports``: weights by queue. A queue that is named twice counts once."""
     weights: dict[str, int] = {}
-    for part in ",".join(texts).split(","):
+    for part in ",".join(texts).split(",") if texts else ():
         name, equals, weight = part.strip().partition("=")
         check_name("queue", name)
         if equals and not (weight.isascii() and weight.isdigit()):
@@ -57,11 +56,9 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     "--queues",
     "-q",
     multiple=True,
-    default=("default",),
-    show_default=True,
     callback=_weights,
     metavar="A=3,B",
-    help="The queues to work for; may be repeated. They share the free places by weight: A gets three for each one of"
+    help="The queues to work for, by default all that the app declares; may be repeated. They share the free places by weight: A gets three for each one of"
     " B, if both have jobs; 1 if not given.",
 )
 @click.option(
@@ -192,7 +189,6 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         reload=given["reload"],
         log_format=given["log_format"],
         log_level=given["log_level"],
-        named=ctx.get_parameter_source("queues") is not ParameterSource.DEFAULT,
     )
     with showing_causes(verbose=given["verbose"]):
         status = serve(options, metrics=worker_page, ends=ctx.obj == OWN_PROCESS)

@@ -29,8 +29,9 @@ def serve(
     """
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)
-    if options.named and not server_check.forced():
-        _check_queues(options.worker.queues, app.queues)
+    queues = options.worker.serving(app.queues).queues
+    if not server_check.forced():
+        _check_queues(queues, app.queues)
     totals = FlowTotals()
     pages = {} if metrics is None else {"/metrics": metrics(totals)}
     with probing(options.health, pages):

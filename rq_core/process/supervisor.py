@@ -74,7 +74,7 @@ class Supervisor:
                 patience=Patience(unsent=1.0, unknown=1.0),
                 wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
             ),
-            options.worker.queues,
+            options.worker.serving(app.queues).queues,
             self._lease_tables,
         )
         self._mirror = (
@@ -101,7 +101,8 @@ class Supervisor:
             # Once here, so that a missing server is one clear line and not one per process, again and again.
             client = self._app.client
             remarks = client.run(server_check.check(client.calls.delivery.asking))
-            self._met += meet(client, self._options.worker.queues, self._app.queues)
+            queues = self._options.worker.serving(self._app.queues).queues
+            self._met += meet(client, queues, self._app.queues)
             status = self._begin_mirror()
             if status is not None:
                 # It has said why; without it, jobs would run unaudited although the operator asked for an audit.

@@ -60,8 +60,6 @@ class ServeOptions:
     """Whether to restart the worker when a Python file below the current directory changes."""
     log_format: str = "text"
     log_level: str = "INFO"
-    named: bool = False
-    """Whether an operator named the queues: then the app must declare one of them, unless that is overruled."""
 
     def __post_init__(self) -> None:
         if self.reload and (self.processes > 1 or self.worker.burst):
@@ -113,7 +111,7 @@ def work(
         pulse = Pulse()
         status = CANNOT_RUN if table is not None else 1
         worker = Worker(app, options, on_claim=pulse.beat, lease_table=table, flow=flow)
-        pulse.start(worker.name, options.queues, server=_server_of(app))
+        pulse.start(worker.name, worker.options.queues, server=_server_of(app))
         _stop_on_signals(worker, supervised=table is not None)
         try:
             clean = await worker.run()

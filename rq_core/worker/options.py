@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rq_core.errors import InvalidOption
@@ -18,7 +18,8 @@ WEIGHT_MAX: Final = 1_000
 class WorkerOptions:
     """How a worker works. Times are in seconds."""
 
-    queues: tuple[str, ...] = ("default",)
+    queues: tuple[str, ...] = ()
+    """None: those that the app declares."""
     concurrency: int = 10
     """Most handlers at once."""
     weights: Mapping[str, int] = field(default_factory=dict)
@@ -38,8 +39,6 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         self._check_types()
-        if not self.queues:
-            raise InvalidOption(option="queues", value=self.queues, must="must name a queue")
         for queue in self.queues:
             check_name("queue", queue)
         check_whole("concurrency", self.concurrency, 1, 5_000)
@@ -54,6 +53,16 @@ class WorkerOptions:
         seconds_of("grace", self.grace)
         if self.timeout is not None:
             seconds_of("timeout", self.timeout, minimum=0.001)
+
+    def serving(self, declared: Sequence[str]) -> WorkerOptions:
+        """Return these options with the queues that an app declares, if they name none. Raises InvalidOption if the app
+        declares none either."""
+        if self.queues:
+            return self
+        if not declared:
+            must = "must name a queue: the app declares none, with a task or with app.queue(NAME), where it is imported"
+            raise InvalidOption(option="queues", value="", must=must)
+        return replace(self, queues=tuple(declared))
 
     def _check_types(self) -> None:
         wanted: tuple[tuple[str, type | tuple[type, ...], str], ...] = (

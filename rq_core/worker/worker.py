@@ -58,7 +58,7 @@ class Worker:
         shared with a supervisor. ``wire`` takes the place of the worker's own connections, so that a test can watch or
         hold its calls."""
         self.app = app
-        self.options = options or WorkerOptions()
+        self.options = (options or WorkerOptions()).serving(app.queues)
         self.name = check_name("worker", name or boot_id("w"))
         self.clean = True
         """Whether no handler went on when it had ended, also where ``run`` raised."""

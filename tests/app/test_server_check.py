@@ -105,7 +105,7 @@ async def test_a_worker_warns_of_a_server_that_keeps_nothing(
 ) -> None:
     app = App(redis_server.url)
     with caplog.at_level(logging.WARNING):
-        await Worker(app, WorkerOptions(burst=True)).run()
+        await Worker(app, WorkerOptions(queues=("default",), burst=True)).run()
 
     (said,) = [r.getMessage() for r in caplog.records if r.name == "rq_core.protocol.server_check"]
     assert "keeps nothing on disk" in said
@@ -122,7 +122,7 @@ async def test_a_server_that_hides_its_settings_is_used_and_that_is_said(
     try:
         app = App(f"redis://narrow:secret@127.0.0.1:{redis_server.port}/0")
         with caplog.at_level(logging.WARNING):
-            await Worker(app, WorkerOptions(burst=True)).run()
+            await Worker(app, WorkerOptions(queues=("default",), burst=True)).run()
     finally:
         with redis_server.client() as control:
             control.execute_command("ACL", "DELUSER", "narrow")  # type: ignore[no-untyped-call]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -9,6 +11,8 @@ from rq_core import App
 from rq_core.cli.root import root
 from rq_core.protocol import server_check
 from rq_core.worker import Worker, WorkerOptions
+from tests.kit import processes
+from tests.kit.crew import WITNESS
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working
@@ -109,11 +113,26 @@ def test_naming_no_declared_queue_is_refused_unless_forced(
     assert not any("{mail}" in key or "{other}" in key for key in keys(valkey))
 
 
-def test_the_default_queue_is_no_mistake_of_an_operator(valkey: RedisServer) -> None:
-    status, said = run("--redis", valkey.url)
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_worker_without_queues_serves_those_that_its_app_declares(
+    valkey: RedisServer, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WITNESS, str(tmp_path / "witness"))
+    with App(valkey.url) as app:
+        job = app.enqueue("crew", "coroutine")
+        assert run("-p", processes, "--redis", valkey.url)[0] == 0
 
-    assert status == 0
-    assert "queue default: the app declares no task of it" in said
+        assert job.state() == "gone"
+    assert not any("default" in key for key in keys(valkey))
+
+
+def test_a_worker_whose_app_declares_no_queue_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("from rq_core import App\napp = App()\n")
+
+    ran = processes.rq_core("worker", "tasks", "--burst", cwd=tmp_path)
+
+    assert ran.returncode == 2
+    assert "must name a queue: the app declares none" in ran.stderr
 
 
 def test_one_declared_queue_is_enough(valkey: RedisServer) -> None:
