@@ -27,6 +27,7 @@ from typing import Any, Final
 import redis
 
 from rq_core.app.app import App
+from rq_core.app.awaiting import in_event_loop
 from rq_core.app.clients import Connections
 from rq_core.app.context import JobContext, running
 from rq_core.connections.async_client import AsyncClient
@@ -36,7 +37,7 @@ from rq_core.connections.pool import Pool
 from rq_core.connections.redis_errors import words_of
 from rq_core.connections.waiter import Waiter
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, PoolWire
-from rq_core.errors import RqCoreError
+from rq_core.errors import RqCoreError, UsageError
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
 from rq_core.model.keys import queue_keys
@@ -262,8 +263,10 @@ class Fake:
 
         Delays and retries are not waited for: the fake server's clock is put forward to the next.
         What a handler raises does not escape; it stands in the list. In an event loop use
-        drain_async. Raises RqCoreError after ``runs_max`` runs.
+        drain_async: this raises UsageError there. Raises RqCoreError after ``runs_max`` runs.
         """
+        if in_event_loop():
+            raise UsageError("drain cannot run jobs in an event loop: await drain_async(…) there")
         return asyncio.run(self._drain_and_close(queues, runs_max))
 
     async def _drain_and_close(self, queues: Sequence[str], runs_max: int) -> list[Ran]:

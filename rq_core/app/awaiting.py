@@ -351,7 +351,7 @@ def timeout_of(timeout: Duration) -> float:
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
     """Raise WaitRefused where waiting would stop what is waited for. ``blocks``: the thread, not only the caller."""
-    if blocks and "asyncio" in sys.modules and _in_event_loop():
+    if blocks and "asyncio" in sys.modules and in_event_loop():
         raise WaitRefused(
             id=job_id,
             why="an event loop runs in this thread, and would stand still: await the method's _async twin",
@@ -364,7 +364,8 @@ def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None
         )
 
 
-def _in_event_loop() -> bool:
+def in_event_loop() -> bool:
+    """Whether this thread runs an event loop."""
     import asyncio
 
     try:

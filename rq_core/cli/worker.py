@@ -58,7 +58,8 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     multiple=True,
     callback=_weights,
     metavar="A=3,B",
-    help="The queues to work for, by default all that the app declares; may be repeated. They share the free places by weight: A gets three for each one of"
+    help="The queues to work for, by default all that the app declares; may be repeated. They"
+    " share the free places by weight: A gets three for each one of"
     " B, if both have jobs; 1 if not given.",
 )
 @click.option(

@@ -29,6 +29,7 @@ from rq_core import (
     current_job,
     testing,
 )
+from rq_core.errors import UsageError
 from rq_core.model.job import JobError
 from rq_core.protocol import claims
 
@@ -170,6 +171,15 @@ def test_a_delay_can_be_waited_for_step_by_step(fake: testing.Fake) -> None:
     fake.advance(2)
     assert claimed() == 1
     assert handle.state() == "running"
+
+
+async def test_a_blocking_drain_in_an_event_loop_names_the_other_one(fake: testing.Fake) -> None:
+    handle = send.enqueue(to="ada")
+
+    with pytest.raises(UsageError, match="await drain_async"):
+        fake.drain()
+
+    assert handle.state() == "ready"
 
 
 async def test_a_drain_in_an_event_loop(fake: testing.Fake) -> None:
