@@ -6,24 +6,22 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from rq_core.connections.open import open_async_wire
+from rq_core.connections.shared_enqueues import SharedEnqueues, Through
 from rq_core.connections.wire import AsyncWire
 from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.enqueue import ENQUEUE_CHUNK, Accepted
+from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Call, Patience, Plan, Send
+from rq_core.protocol.plan import Call, Patience, Pause, Plan, Send
 
 T = TypeVar("T")
-
-ENQUEUES_IN_FLIGHT: Final = 8
-"""Enqueue calls of one client under way at once; jobs that come meanwhile join the next call."""
 
 
 class AsyncClient:
@@ -44,11 +42,10 @@ class AsyncClient:
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )
         self._wire = wire or open_async_wire(url, patience=patience)
-        self._in_flight = 0
-        self._waiting: list[tuple[NewJob, asyncio.Future[Accepted]]] = []
-        self._under_way: set[str] = set()
-        """Ids of jobs in enqueue calls that are not answered yet."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.shared = SharedEnqueues(
+            self.calls.enqueue,
+            lambda call, through: self._drive(self.calls.delivery.call(call), through=through),
+        )
 
     @property
     def one_slot(self) -> bool:
@@ -83,8 +80,11 @@ class AsyncClient:
         finally:
             delivery.end(call.script, call.queue, begun)
 
-    async def _drive(self, plan: Plan[T], reply: Any = None) -> T:
-        """``reply``: to what the plan has asked for, if it has been begun."""
+    async def _drive(
+        self, plan: Plan[T], reply: Any = None, *, through: Through | None = None
+    ) -> T:
+        """``reply``: to what the plan has asked for, if it has been begun. ``through`` takes each step, and what would
+        carry it out."""
         while True:
             try:
                 step = plan.send(reply)
@@ -95,11 +95,9 @@ class AsyncClient:
                     error.name_prefix(self.prefix)
                 raise
             try:
-                if isinstance(step, Send):
-                    reply = await self._wire.exchange(*step)
-                else:
-                    await asyncio.sleep(step.seconds)
-                    reply = None
+                reply = await (
+                    self._carry_out(step) if through is None else through(step, self._carry_out)
+                )
             except BaseException as error:
                 # The plan may have something to tell with it, such as which jobs were accepted.
                 with contextlib.suppress(type(error), StopIteration):
@@ -107,13 +105,15 @@ class AsyncClient:
                 plan.close()
                 raise
 
+    async def _carry_out(self, step: Send | Pause) -> Any:
+        if isinstance(step, Send):
+            return await self._wire.exchange(*step)
+        await asyncio.sleep(step.seconds)
+        return None
+
     async def close(self) -> None:
         """Wait for enqueues under way, then close all connections."""
-        while self._tasks:
-            tasks = tuple(self._tasks)
-            await asyncio.gather(*tasks, return_exceptions=True)
-            # Not left to their callbacks: from Python 3.12 on, waiting for what is done does not let those run.
-            self._tasks.difference_update(tasks)
+        await self.shared.end()
         await self._wire.close()
 
     async def __aenter__(self) -> Self:
@@ -131,61 +131,9 @@ class AsyncClient:
         """Enqueue one job, together with others that are enqueued at the same time. Returns what became of this one.
 
         A few calls are under way at once; jobs that come meanwhile share the next. An error of a shared call is
-        raised to each of its callers.
+        raised to each of its callers. A job whose caller is cancelled before its call was sent is not enqueued.
         """
-        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, future))
-        if self._in_flight < ENQUEUES_IN_FLIGHT:
-            self._in_flight += 1
-            task = asyncio.create_task(self._flush())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return await future
-
-    async def _flush(self) -> None:
-        try:
-            while batch := self._next_batch():
-                self._under_way.update(job.id for job, _ in batch)
-                try:
-                    accepted = await self.run(self.calls.enqueue.many([job for job, _ in batch]))
-                except Exception as error:  # noqa: BLE001 - whatever it is, the callers must learn of it
-                    for _, future in batch:
-                        if not future.done():
-                            future.set_exception(error)
-                else:
-                    others = accepted.others()
-                    for job, future in batch:
-                        if not future.done():
-                            future.set_result(others.get(job.id) or Accepted((job.id,)))
-                finally:
-                    self._under_way.difference_update(job.id for job, _ in batch)
-        finally:
-            self._in_flight -= 1
-
-    def _next_batch(self) -> list[tuple[NewJob, asyncio.Future[Accepted]]]:
-        """Take the next call's jobs, all of one queue; none: what waits is for the calls under way to take.
-
-        An id is under way once: so each outcome is one job's, and the first to come is the one that is accepted.
-        """
-        queue: str | None = None
-        batch: dict[str, tuple[NewJob, asyncio.Future[Accepted]]] = {}
-        rest = []
-        for place, each in enumerate(self._waiting):
-            if len(batch) == ENQUEUE_CHUNK:
-                # Looked at by each call, those that wait would take the square of their number.
-                rest += self._waiting[place:]
-                break
-            job = each[0]
-            if each[1].cancelled():
-                continue  # Its caller has given it up.
-            fits = queue in (None, job.queue)
-            if fits and job.id not in batch and job.id not in self._under_way:
-                queue = job.queue
-                batch[job.id] = each
-            else:
-                rest.append(each)
-        self._waiting = rest
-        return list(batch.values())
+        return await self.shared.enqueue(job)
 
     async def wait_wake(
         self,

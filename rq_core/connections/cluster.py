@@ -113,6 +113,11 @@ class _Budget:
         return Patience(unsent, unknown)
 
 
+def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
+    """What is done when this round has been sent: a brief one is not what the caller sends."""
+    return None if step.brief else meanwhile
+
+
 class ClusterWire:
     """A Wire to the nodes of a cluster."""
 
@@ -182,7 +187,7 @@ class ClusterWire:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             replies = {
-                node: self._pools(node).exchange(batch, meanwhile, budget.left(step))
+                node: self._pools(node).exchange(batch, _of(step, meanwhile), budget.left(step))
                 for node, batch in step.commands.items()
             }
 
@@ -256,7 +261,7 @@ class AsyncClusterWire:
                 step = next(steps) if replies is None else steps.send(replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            replies = await self._round(step.commands, meanwhile, budget.left(step))
+            replies = await self._round(step.commands, _of(step, meanwhile), budget.left(step))
 
     async def _round(
         self, commands: Mapping[Node, Sequence[Command]], meanwhile: Meanwhile, left: Patience

@@ -96,6 +96,10 @@ class Enqueue:
             tuple([job.id for job in jobs]),
         )
 
+    def fitting(self, jobs: Sequence[NewJob]) -> int:
+        """How many of these jobs of one queue, from the first on, go into one chunk."""
+        return len(next(iter(_chunks(jobs)), ("", []))[1])
+
     def one(self, job: NewJob) -> Plan[Accepted]:
         """Hand over one job."""
         return self._delivery.call(self.chunk(job.queue, (job,)))

@@ -22,7 +22,7 @@ from rq_core import (
 from rq_core.app.task import Task
 from rq_core.model.job import NewJob, read_spec
 from rq_core.protocol import claims
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.plan import Patience, Unsent
 from tests.kit.servers import RedisServer, free_port
 
 Noted = Task[..., None]
@@ -280,6 +280,44 @@ async def test_a_job_that_was_not_sent_yet_is_given_up_with_its_caller(
     assert app.client.run(app.client.calls.reads.job("given-up", ["notes"])) is None
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 10
     await app.aclose()
+
+
+@pytest.mark.parametrize("survives", [True, False], ids=["shared", "alone"])
+@pytest.mark.parametrize(
+    "refused, met",
+    [(True, False), (True, True), (False, True)],
+    ids=["no server yet", "no server", "connecting"],
+)
+async def test_a_job_is_given_up_with_its_caller_while_there_is_no_connection(
+    app: App, task: Noted, *, refused: bool, met: bool, survives: bool
+) -> None:
+    """It was enqueued when the server came, and once more by a caller who had tried again."""
+    client = app.async_client()
+    if met:
+        await client.run(client.calls.delivery.handshake("notes"))
+    real, may_go, tried = client._wire.exchange, asyncio.Event(), asyncio.Event()
+
+    async def exchange(commands: Any, *how: Any) -> Any:
+        tried.set()
+        if refused and not may_go.is_set():
+            return [Unsent("no server, says the test")] * len(commands)
+        await may_go.wait()
+        return await real(commands, *how)
+
+    client._wire.exchange = exchange  # type: ignore[method-assign]
+    ids = ["given-up", "kept"] if survives else ["given-up"]
+    given_up, *kept = [
+        asyncio.create_task(task.with_options(id=job).enqueue_async(1)) for job in ids
+    ]
+    await tried.wait()
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    may_go.set()
+    await asyncio.gather(*kept)
+    await app.aclose()
+
+    assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == len(kept)
+    assert app.client.run(app.client.calls.reads.job("given-up", ["notes"])) is None
 
 
 def test_what_is_no_job_is_refused_and_said(app: App, task: Noted) -> None:

@@ -27,11 +27,11 @@ async def test_a_call_looks_at_no_more_jobs_than_it_takes() -> None:
     client = AsyncClient()
     future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
     jobs = [NewJob(str(n), "q", profile("t"), "{}") for n in range(4 * ENQUEUE_CHUNK)]
-    waiting = client._waiting = Looked((job, future) for job in jobs)
+    waiting = client.shared.waiting = Looked((job, future) for job in jobs)
 
-    batch = client._next_batch()
+    batch = client.shared.next_batch()
 
     assert [job for job, _ in batch] == jobs[:ENQUEUE_CHUNK]
-    assert [job for job, _ in client._waiting] == jobs[ENQUEUE_CHUNK:]
+    assert [job for job, _ in client.shared.waiting] == jobs[ENQUEUE_CHUNK:]
     assert waiting.count <= ENQUEUE_CHUNK + 1
     await client.close()

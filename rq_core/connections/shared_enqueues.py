@@ -1,0 +1,197 @@
+"""Enqueues of one event loop that come at the same time share calls.
+
+A caller that is cancelled gives its job up. Until the call has been written to a connection, the job leaves the call:
+a caller who tries again has no second job when the server comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rq_core.protocol.enqueue import ENQUEUE_CHUNK, Accepted, Enqueue
+from rq_core.protocol.plan import Pause, Send, Unsent
+
+if TYPE_CHECKING:
+    from rq_core.model.job import NewJob
+    from rq_core.protocol.plan import Call
+
+IN_FLIGHT: Final = 8
+"""Enqueue calls of one client under way at once; jobs that come meanwhile join the next call."""
+
+CarryOut = Callable[[Send | Pause], Awaitable[Any]]
+"""Carries out one step of a plan."""
+Through = Callable[[Send | Pause, CarryOut], Awaitable[Any]]
+"""The same, by what it is given."""
+
+
+class _GivenUp(Exception):
+    """No caller waits for the call any more."""
+
+
+class _Waiting(NamedTuple):
+    """A job, and the caller that is told what became of it."""
+
+    job: NewJob
+    future: asyncio.Future[Accepted]
+
+
+class _Shared:
+    """One call, and the jobs in it."""
+
+    def __init__(self, enqueue: Enqueue, each: list[_Waiting]) -> None:
+        self._enqueue = enqueue
+        self.each = each
+        self._sent = False
+        """Whether it may have been written to a connection."""
+        self._sender: asyncio.Task[Any] | None = None
+        """The task that tries to send it now."""
+        self._interrupted = False
+        self.call = self._made()
+        self._mark = self.call.meanwhile = self._note_sent
+
+    def _made(self) -> Call[Accepted]:
+        jobs = [waiting.job for waiting in self.each]
+        return self._enqueue.chunk(jobs[0].queue, jobs)
+
+    def _note_sent(self) -> None:
+        self._sent = True
+
+    def give_up(self, future: asyncio.Future[Accepted]) -> None:
+        """A caller was cancelled: a call that waits for a connection is made again without the job."""
+        ours = any(waiting.future is future for waiting in self.each)
+        if ours and self._sender is not None and not self._sent and not self._interrupted:
+            self._interrupted = True
+            self._sender.cancel()
+
+    def _leave_out(self) -> None:
+        """Take the jobs out that were given up. The plan makes the command again before each attempt."""
+        left = [waiting for waiting in self.each if not waiting.future.cancelled()]
+        if left and len(left) < len(self.each):
+            self.each = left
+            made, call = self._made(), self.call
+            call.args, call.parse, call.each, call.ids = made.args, made.parse, made.each, made.ids
+
+    async def carry_out(self, step: Send | Pause, by: CarryOut) -> Any:
+        """Carry out a step of the call's plan. Raises an error if no caller waits for it any more."""
+        if not self._sent and all(waiting.future.cancelled() for waiting in self.each):
+            raise _GivenUp
+        if not isinstance(step, Send) or step.meanwhile is not self._mark:
+            reply = await by(step)
+        else:
+            reply = await self._send(step, by)
+        if not self._sent:
+            self._leave_out()
+        return reply
+
+    async def _send(self, step: Send, by: CarryOut) -> Any:
+        self._sender = me = asyncio.current_task()
+        assert me is not None
+        unsent: list[Any] = [Unsent("there was no connection yet")] * len(step.commands)
+        try:
+            replies = await by(step)
+        except asyncio.CancelledError:
+            if not self._interrupted or me.cancelling() > 1:
+                raise
+            return unsent
+        finally:
+            self._sender = None
+            if self._interrupted:
+                # Also where it met the end of a connection attempt, which took it for its own.
+                self._interrupted = False
+                me.uncancel()
+        if all(isinstance(reply, Unsent) for reply in replies):
+            self._sent = False
+        return replies
+
+
+class SharedEnqueues:
+    """Enqueues jobs one by one, several in a call."""
+
+    def __init__(
+        self, enqueue: Enqueue, run: Callable[[Call[Accepted], Through], Awaitable[Accepted]]
+    ) -> None:
+        """``run`` carries out a call, each step of its plan ``through`` what it is given."""
+        self._enqueue = enqueue
+        self._run = run
+        self._in_flight = 0
+        self.waiting: list[_Waiting] = []
+        self._under_way: dict[str, _Shared] = {}
+        """By id of their jobs: the calls that are not answered yet."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def enqueue(self, job: NewJob) -> Accepted:
+        """See AsyncClient.enqueue_one."""
+        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        self.waiting.append(_Waiting(job, future))
+        if self._in_flight < IN_FLIGHT:
+            self._in_flight += 1
+            task = asyncio.create_task(self._flush())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            shared = self._under_way.get(job.id)
+            if shared is not None:
+                shared.give_up(future)
+            raise
+
+    async def end(self) -> None:
+        """Wait for the calls under way."""
+        while self._tasks:
+            tasks = tuple(self._tasks)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # Not left to their callbacks: from Python 3.12 on, waiting for what is done does not let those run.
+            self._tasks.difference_update(tasks)
+
+    async def _flush(self) -> None:
+        try:
+            while batch := self.next_batch():
+                ids = [waiting.job.id for waiting in batch]
+                try:
+                    shared = _Shared(self._enqueue, batch)
+                    self._under_way.update(dict.fromkeys(ids, shared))
+                    accepted = await self._run(shared.call, shared.carry_out)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the callers must learn of it
+                    for _, future in batch:
+                        if not future.done():
+                            future.set_exception(error)
+                else:
+                    others = accepted.others()
+                    for job, future in batch:
+                        if not future.done():
+                            future.set_result(others.get(job.id) or Accepted((job.id,)))
+                finally:
+                    for job_id in ids:
+                        self._under_way.pop(job_id, None)
+        finally:
+            self._in_flight -= 1
+
+    def next_batch(self) -> list[_Waiting]:
+        """Take the next call's jobs, all of one queue; none: what waits is for the calls under way to take.
+
+        An id is under way once: so each outcome is one job's, and the first to come is the one that is accepted.
+        """
+        queue: str | None = None
+        batch: dict[str, _Waiting] = {}
+        rest = []
+        for place, each in enumerate(self.waiting):
+            if len(batch) == ENQUEUE_CHUNK:
+                # Looked at by each call, those that wait would take the square of their number.
+                rest += self.waiting[place:]
+                break
+            job = each[0]
+            if each[1].cancelled():
+                continue  # Its caller has given it up.
+            fits = queue in (None, job.queue)
+            if fits and job.id not in batch and job.id not in self._under_way:
+                queue = job.queue
+                batch[job.id] = each
+            else:
+                rest.append(each)
+        found = list(batch.values())
+        count = self._enqueue.fitting([job for job, _ in found])
+        self.waiting = found[count:] + rest
+        return found[:count]
