@@ -7,6 +7,7 @@ RqCoreError
 │   └── QueueNotMirrored
 └── AuditError              the audit database, or its schema, stands in the way
     ├── AuditUnavailable
+    ├── AuditEncoding
     ├── AuditNotWritable
     ├── AuditRefused
     ├── NothingMirrored
@@ -59,6 +60,12 @@ class AuditUnavailable(AuditError):
 
     url: str
     why: str
+
+
+class AuditEncoding(AuditError):
+    """the audit database {url} has the encoding {encoding}, and cannot keep every text: use another one, made by
+    CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0.
+    """
 
 
 class AuditNotWritable(AuditError):

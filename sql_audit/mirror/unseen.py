@@ -57,5 +57,9 @@ class Places:
         gap = since(self._gaps, last)
         if gap is not None:
             return f"its end may lie in the gap before {gap.at}"
-        at = next((at for at in self._naming(job_id) if at > last), None)
+        at = self.unread(job_id, last)
         return at and f"its end may lie in entry {at}, which is in quarantine"
+
+    def unread(self, job_id: str, last: OutboxId) -> OutboxId | None:
+        """The first entry in quarantine behind ``last`` that names a job."""
+        return next((at for at in self._naming(job_id) if at > last), None)

@@ -135,14 +135,22 @@ def _compare(client: Client, database: Database, queue: str, *, indexes: bool) -
         says = f"an entry in Redis cannot be read: {error}"
         return _Found(found, [Note(upto, cursor.at_ms, says)])
     view = View(both.redis)
-    for job_id, says in _differences(view, records):
-        found.append(_violation(cursor, "I8", job_id, says))
+    notes: list[Note] = []
     with database.snapshot() as connection:
         # SQL may be ahead by now of what was read of Redis.
         log = told.log_of(connection, queue, entries[-1][0])
         of_jobs = Told(connection, queue, view, both.position)
         kept = list(values.unlike(connection, queue, view, of_jobs))
         names = _names(of_jobs, view)
+        unread = {job_id for job_id in {*view.jobs, *records} if of_jobs.unread(job_id) is not None}
+        wrong = 0
+        for job_id, says in _differences(view, records):
+            if job_id in unread:
+                why = f"entry {of_jobs.unread(job_id)}, which names it, is in quarantine"
+                notes.append(Note(upto, cursor.at_ms, f"job {job_id}: {says}, and {why}"))
+            elif (wrong := wrong + 1) <= REPORTED_MAX:
+                found.append(_violation(cursor, "I8", job_id, says))
+    known = {job_id: record for job_id, record in records.items() if job_id not in unread}
     found += [
         _violation(cursor, "I8", None, finding.says)
         for finding in told.differences(log, view, both.position)
@@ -152,7 +160,7 @@ def _compare(client: Client, database: Database, queue: str, *, indexes: bool) -
         for finding in (diagnose(client, queue) if indexes else ())
         if finding.kind not in _PASSED_OVER
     ]
-    return _Found(found, [], dict(_lines(view, records)), cursor, kept, names)
+    return _Found(found, notes[:REPORTED_MAX], dict(_lines(view, known)), cursor, kept, names)
 
 
 def _names(log: Told, view: View) -> dict[str, tuple[str, int]]:
@@ -247,7 +255,6 @@ def _same_lane(record: JobRecord, actual: str | None, logged: str | None) -> boo
 
 def _differences(view: View, records: Mapping[str, JobRecord]) -> Iterator[tuple[str, str]]:
     """Jobs of which the state lines and the log say different things."""
-    reported = 0
     for job_id in sorted({*view.jobs, *records}):
         record, job = records.get(job_id), view.jobs.get(job_id)
         logged = None if record is None else record.state
@@ -265,7 +272,4 @@ def _differences(view: View, records: Mapping[str, JobRecord]) -> Iterator[tuple
                 if actual != logged and not (name == "lane" and _same_lane(record, actual, logged))
             ]
         if says:
-            reported += 1
             yield job_id, "; ".join(says)
-        if reported >= REPORTED_MAX:
-            return

@@ -20,6 +20,7 @@ from rq_core.model.machine import Event
 from sql_audit.mirror.refold import intake_of
 from sql_audit.mirror.unseen import Places
 from sql_audit.store import orphans
+from sql_audit.store.gaps import restated
 from sql_audit.store.tables import EVENT_COLUMNS
 
 IDS_CHUNK: Final = 500
@@ -50,6 +51,12 @@ class Told:
     def places(self) -> Places:
         """Where SQL may have missed something."""
         return Places(self._connection, self._queue)
+
+    @cached_property
+    def _restated(self) -> OutboxId:
+        """Where the last baseline begins that SQL has whole; before every entry if it has none."""
+        epochs = restated(self._connection, self._queue)
+        return OutboxId(epochs[-1], 0) if epochs else OutboxId(0, -1)
 
     @cached_property
     def _behind(self) -> dict[str, list[tuple[Entry, JobEvent]]]:
@@ -97,6 +104,11 @@ class Told:
     def is_last(self, job_id: str, end: End) -> bool:
         """Whether no job of an id can have ended behind an end."""
         return not self.orphaned and not self.may_lack(job_id, end.at)
+
+    def unread(self, job_id: str) -> OutboxId | None:
+        """The first entry in quarantine that names a job, since Redis last said what lives: SQL does not know what it
+        says."""
+        return self.places.unread(job_id, self._restated)
 
     def may_lack(self, job_id: str, at: OutboxId) -> bool:
         """Whether SQL may have missed events of an id behind an entry."""

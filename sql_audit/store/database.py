@@ -41,7 +41,13 @@ from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from rq_core.masking import masked
-from sql_audit.errors import AuditNotWritable, AuditUnavailable, AuditUrlInvalid, PlaceTaken
+from sql_audit.errors import (
+    AuditEncoding,
+    AuditNotWritable,
+    AuditUnavailable,
+    AuditUrlInvalid,
+    PlaceTaken,
+)
 from sql_audit.store import sqlite_rights
 from sql_audit.store.background import BackgroundCall
 from sql_audit.store.copy import EventRows, Row, Rows
@@ -179,6 +185,8 @@ class Database:
                     "application_name": "rq-core audit",
                     # A statement that is prepared belongs to a server's connection, which a pooler gives to others.
                     "prepare_threshold": None,
+                    # Whatever the URL, the environment, the role and the database say.
+                    "client_encoding": "UTF8",
                 },
             )
 
@@ -197,6 +205,10 @@ class Database:
 
             @event.listens_for(engine, "connect")
             def set_up_transactions(connection: Any, _: Any) -> None:
+                encoding = connection.info.parameter_status("server_encoding")
+                if encoding not in (None, "UTF8"):
+                    connection.close()
+                    raise AuditEncoding(url=self.url, encoding=encoding)
                 # Said by each BEGIN, and over with its transaction.
                 connection.read_only = not writer
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from functools import cache
+from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from rq_core.masking import masked
 from sql_audit.errors import PlaceTaken
+from sql_audit.store.tables import EVERYDAY_INDEXES, metadata
+
+_OF_SCHEMA: Final = frozenset({"22001", "22P05"})
+"""Data exceptions that no row of the mirror causes with the migration's columns and encoding: a text too long for its
+column, a character that another encoding lacks."""
+_PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
 
 def data_refused(error: BaseException) -> bool:
-    """Whether an error is about the rows, so that trying again cannot help."""
+    """Whether an error is about the rows, so that trying again cannot help.
+
+    The rows are good if the database refuses them for what the migration did not create: a column, a constraint or a
+    trigger that an operator added.
+    """
     if isinstance(error, PlaceTaken):
         return True
     if isinstance(error, SQLAlchemyError):
@@ -19,19 +32,62 @@ def data_refused(error: BaseException) -> bool:
             return False
         error = error.orig
     if isinstance(error, sqlite3.Error):
-        return isinstance(
-            error, sqlite3.DataError | sqlite3.IntegrityError | sqlite3.InterfaceError
-        ) or (isinstance(error, sqlite3.ProgrammingError) and "type" in str(error))
-    state = getattr(error, "sqlstate", None)
-    if state is not None:
-        # Data exceptions, constraint violations, limits of the program (a key too long for its
-        # index).
-        return str(state)[:2] in {"22", "23", "54"}
+        return _sqlite_refused(error)
     if type(error).__module__.startswith("psycopg"):
-        return type(error).__name__ in {"DataError", "IntegrityError"}
+        return _postgresql_refused(error)
     # What drivers say as Python does, of values that they cannot even send. Any other error of Python is a bug of ours,
     # and the rows are good.
     return isinstance(error, UnicodeError | OverflowError)
+
+
+def _sqlite_refused(error: sqlite3.Error) -> bool:
+    kind, (_, _, names) = getattr(error, "sqlite_errorname", ""), str(error).rpartition(": ")
+    if kind == "SQLITE_CONSTRAINT_CHECK":
+        return names in _names()
+    if kind == "SQLITE_CONSTRAINT_NOTNULL":
+        return _is_required(*names.split("."))
+    if kind.startswith("SQLITE_CONSTRAINT"):
+        return kind == "SQLITE_CONSTRAINT_PRIMARYKEY"
+    of_value = isinstance(error, sqlite3.ProgrammingError) and "type" in str(error)
+    return of_value or isinstance(error, sqlite3.DataError | sqlite3.InterfaceError)
+
+
+def _postgresql_refused(error: Any) -> bool:
+    state = error.sqlstate
+    if state is None:
+        return type(error).__name__ in {"DataError", "IntegrityError"}
+    if state[:2] == "22":
+        return state not in _OF_SCHEMA
+    name = error.diag.constraint_name
+    if state[:2] == "54":
+        # Limits of the program: a key too long for its index.
+        return name is None or _is_named(name)
+    if state == "23502":
+        return _is_required(error.diag.table_name or "", error.diag.column_name or "")
+    return state[:2] == "23" and name is not None and _is_named(name)
+
+
+def _is_named(name: str) -> bool:
+    """Whether the migration created a constraint or an index, itself or for a partition."""
+    return name in _names() or _PARTITION.sub("job_event", name, count=1) in _names()
+
+
+@cache
+def _names() -> frozenset[str]:
+    """The names of all constraints and indexes of the schema."""
+    found = {each.partition(" ON ")[0].rpartition(" ")[2] for each in EVERYDAY_INDEXES}
+    for table in metadata.tables.values():
+        found |= {str(each.name) for each in table.constraints}
+        found |= {f"{table.name}_pkey", *(str(index.name) for index in table.indexes)}
+        # As PostgreSQL names the part of an index that a partition has.
+        found |= {f"{table.name}_{'_'.join(index.columns.keys())}_idx" for index in table.indexes}
+    return frozenset(found)
+
+
+def _is_required(table: str, column: str) -> bool:
+    """Whether the migration refuses null in a column."""
+    known = metadata.tables.get(_PARTITION.sub("job_event", table))
+    return known is not None and column in known.columns and not known.columns[column].nullable
 
 
 def describe(error: BaseException) -> str:

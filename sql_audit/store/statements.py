@@ -229,11 +229,16 @@ class POSTGRESQL:
     """Claims that may have a row."""
 
     STAGING: Final = {
-        copy: f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging (LIKE {name}) ON COMMIT DROP"
-        for copy, name in ((COPY_JOBS_STAGING, "job"), (COPY_ATTEMPTS_STAGING, "job_attempt"))
+        copy: f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging ON COMMIT DROP AS SELECT {_names(columns)} "
+        f"FROM {name} WITH NO DATA"
+        for copy, name, columns in (
+            (COPY_JOBS_STAGING, "job", JOB_COLUMNS),
+            (COPY_ATTEMPTS_STAGING, "job_attempt", ATTEMPT_COLUMNS),
+        )
     }
-    """The table that each of the two needs, which ends with its transaction: one that stayed would hold back the
-    cluster's oldest transaction for as long as its connection."""
+    """The table that each of the two needs, with the mirror's columns alone: an operator may have added others. It ends
+    with its transaction: one that stayed would hold back the cluster's oldest transaction for as long as its
+    connection."""
 
     END_ATTEMPTS: Final = (
         f"INSERT INTO job_attempt ({_names(ATTEMPT_COLUMNS)}) "

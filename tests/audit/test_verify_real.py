@@ -24,6 +24,7 @@ from sql_audit.proof.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
+from sql_audit.store.copy import EventRows
 from sql_audit.store.database import Database
 from sql_audit.upkeep.off import switch_off
 from tests.audit.pruning import DAY, prove, prune_at
@@ -120,6 +121,33 @@ def test_what_redis_forgot_is_named_and_is_no_violation(
     assert result.violations == []
     assert (result.verdict, result.queues[QUEUE].notes) == (Verdict.HOLDS, [])
     assert says in result.queues[QUEUE].losses[0].says
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_nothing_behind_an_entry_in_quarantine_is_called_violated(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, *, ties: bool
+) -> None:
+    """SQL does not know what such an entry says: that Redis tells more of its jobs proves nothing."""
+    fleet, real, every = Fleet(client, 1, ties=ties), database.insert_events, 11
+    fleet.set_cap("task=send", "3")
+    fleet.run(120)
+
+    def insert(connection: Any, rows: list[Any], *rest: Any) -> Any:
+        unknown = [(*r[:4], "x", *r[5:]) if r[6] and not r[2] % every else r for r in rows]
+        return real(connection, EventRows(unknown), *rest)
+
+    monkeypatch.setattr(database, "insert_events", insert)
+    auditlog.drain(Mirror(Outbox(client), database, QUEUE))
+    fleet.run(20)
+
+    assert len(auditlog.rows(database, "SELECT 1 FROM quarantine")) > 3
+    violations, notes = compare(client, database, QUEUE)
+    assert (violations, verify(database).violations) == ([], [])
+    assert all("by the log, and entry" in note.says for note in notes)
+    gone = next(i for i in fleet.known if not any(i in note.says for note in notes))
+    spoil(client, "state", "HSET", gone, "running claim=1 fence=1-1 by=w seq=1 since=1")
+    violations, _ = compare(client, database, QUEUE)
+    assert {each.job_id for each in violations} >= {gone}, "others are judged as before"
 
 
 # Redis beside SQL.

@@ -398,14 +398,14 @@ class PostgresServer:
             return False
         return True
 
-    def create_database(self, template: str = "template0") -> str:
+    def create_database(self, template: str = "template0", encoding: str = "UTF8") -> str:
         """Create a database, empty or a copy of one that nobody uses, and return its name."""
         name = f"test_{next(self._numbers)}"
         with self._connect() as connection:
             connection.execute(
                 # The files are copied; to log each page of them, the default, takes three times as long.
-                sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY").format(
-                    sql.Identifier(name), sql.Identifier(template)
+                sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE {} STRATEGY FILE_COPY").format(
+                    sql.Identifier(name), sql.Literal(encoding), sql.Identifier(template)
                 )
             )
         return name
