@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from rq_core.model.events import OutboxId
 from sql_audit.proof.beginnings import Beginning
@@ -154,7 +155,7 @@ def kept_rows(
 def fetch(
     database: Database, statement: str, values: tuple[Any, ...], within: Connection | None = None
 ) -> list[EventRow]:
-    """Rows as plain tuples."""
+    """Rows as plain tuples. Raises sqlalchemy.exc.DBAPIError, as any other query does."""
     if database.dialect == "postgresql":
         statement = statement.replace("?", "%s")
     with contextlib.ExitStack() as stack:
@@ -164,6 +165,8 @@ def fetch(
         try:
             cursor.execute(statement, values)
             rows: list[EventRow] = cursor.fetchall()
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise DBAPIError(statement, None, error) from error
         finally:
             cursor.close()
     return rows

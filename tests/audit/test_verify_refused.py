@@ -1,0 +1,56 @@
+"""`audit verify` exits with 2 where PostgreSQL only refuses a query: that proves no violation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from sql_audit.mirror.turn import Mirror
+from sql_audit.store.database import Database
+from tests.kit import auditlog
+from tests.kit.command import audit
+from tests.kit.outbox import StreamWriter
+from tests.kit.schemas import lay_schema
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[Database]:
+    database = Database(postgres_url)
+    lay_schema(database)
+    yield database
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "says"),
+    [
+        ("LOCK TABLE job_attempt", "canceling statement due to statement timeout"),
+        ("ALTER TABLE job_attempt RENAME COLUMN task TO work; COMMIT", "task"),
+        ("ALTER TABLE job_attempt RENAME TO attempts; COMMIT", "job_attempt"),
+    ],
+    ids=["statement timeout", "missing column", "missing table"],
+)
+def test_a_query_that_postgres_refuses_proves_no_violation(
+    database: Database,
+    writer: StreamWriter,
+    make_mirror: Callable[..., Mirror],
+    trouble: str,
+    says: str,
+) -> None:
+    writer.life("a", "b")
+    auditlog.drain(make_mirror())
+    database.close()
+    url = database.address.render_as_string(hide_password=False)
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        name = database.address.database
+        connection.execute(f'ALTER DATABASE "{name}" SET statement_timeout = 400')
+        connection.commit()
+        connection.execute(trouble)
+
+        said = audit("verify", "--audit", url)
+
+    (line,) = said.stderr.splitlines()
+    assert said.exit_code == 2, said.output
+    assert says in line
