@@ -97,9 +97,9 @@ def verify(
             )
         verdicts = {name: found.verdict for name, found in result.queues.items()}
         for queue in queues:
-            if queue not in result.queues:
+            if queue not in result.queues and not result.problems:
                 raise not_mirrored(database.readers, queue)
-        if not result.queues and not as_json:
+        if not (result.queues or result.problems or as_json):
             raise not_mirrored(database.readers, None)
         if redis_url is not None:
             _compare(result, database, redis_url, prefix)

@@ -351,7 +351,7 @@ class Derivation:
         jobs, ends, plans = self.jobs, self._ends, _PLANS
         for row in rows:
             plan, job_id = plans.get(row[4]), row[6]
-            if plan is None:
+            if plan is None or job_id is None:
                 if job_id is not None and not self._clear(row, job_id):
                     self.unmoved.add(job_id)
                 continue

@@ -17,10 +17,13 @@ from sql_audit.proof.beginnings import Beginning
 from sql_audit.store.chain import Link
 from sql_audit.store.database import Database
 from sql_audit.store.rows import EventRow
-from sql_audit.store.tables import EVENT_COLUMNS
+from sql_audit.store.tables import EVENT_COLUMNS, job_event, metadata
 
 READ_EVENTS: Final = 20_000
 """About how many events are read at once."""
+
+BEFORE_ALL: Final = OutboxId(-(2**63), -(2**63))
+"""No entry has a number as small: reading begins behind it, so that no row is passed over for its key."""
 
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _RANGE: Final = (
@@ -42,8 +45,27 @@ _KEPT: Final = (
     f"AND (epoch, seq) <= (?, ?) ORDER BY epoch, seq, ordinal LIMIT {READ_EVENTS}"
 )
 
+_QUEUES_OF_EVENTS: Final = (
+    # From each name to the next by the key, which begins with it.
+    "WITH RECURSIVE known (queue) AS (SELECT MIN(queue) FROM job_event UNION ALL SELECT (SELECT MIN(queue) "
+    "FROM job_event WHERE queue > known.queue) FROM known WHERE known.queue IS NOT NULL) "
+    "SELECT queue FROM known WHERE queue IS NOT NULL"
+)
+
 LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER BY id DESC LIMIT 1")
 """The last row of a queue: where its log is cut, and whether a prune is under way."""
+
+
+def tables_by_queue(connection: Connection) -> dict[str, list[str]]:
+    """The queues of which any table has rows, each with these tables."""
+    found: dict[str, list[str]] = {}
+    for table in metadata.sorted_tables:
+        if "queue" in table.columns:
+            known = f"SELECT DISTINCT queue FROM {table.name}"
+            statement = text(_QUEUES_OF_EVENTS if table is job_event else known)
+            for queue in connection.execute(statement).scalars():
+                found.setdefault(queue, []).append(table.name)
+    return found
 
 
 class Batch(NamedTuple):
@@ -59,7 +81,7 @@ class Log:
     def __init__(self, database: Database, queue: str) -> None:
         self.database = database
         self.queue = queue
-        self._after, self._number = OutboxId(-1, -1), 0
+        self._after, self._number = BEFORE_ALL, BEFORE_ALL.epoch
 
     def begin_behind(self, after: OutboxId, number: int) -> None:
         """Begin behind entry ``after``, which ends batch ``number``."""
@@ -130,7 +152,7 @@ class Log:
 def beginnings(connection: Connection, queue: str) -> list[Beginning]:
     """How the epochs of a queue began, oldest first."""
     found: list[Beginning] = []
-    epoch = -1
+    epoch = BEFORE_ALL.epoch
     while True:
         at = {"queue": queue, "epoch": epoch}
         after = connection.execute(_NEXT_EPOCH, at).scalar_one()
@@ -146,7 +168,7 @@ def kept_rows(
     database: Database, queue: str, cut: OutboxId, connection: Connection | None = None
 ) -> Iterator[list[EventRow]]:
     """The events of a queue up to ``cut``, some thousands at a time."""
-    after: tuple[int, ...] = (-1, -1, -1)
+    after: tuple[int, ...] = (*BEFORE_ALL, BEFORE_ALL.seq)
     while rows := fetch(database, _KEPT, (queue, *after, *cut), connection):
         yield rows
         after = rows[-1][1:4]

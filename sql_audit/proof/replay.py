@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
+from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import OutboxId
 from rq_core.model.fields import TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
@@ -54,6 +55,9 @@ _SOURCES: Final = {
 }
 """Event → the states in which it may meet a job."""
 
+
+_OF_JOBS: Final = frozenset(map(str, JOB_EVENT_FIELDS))
+"""Events that happen to a job."""
 
 SETTLEMENTS: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK})
 """Events with which the holder of a claim ends it. (A cancelled job's claim may also end with its lease.)"""
@@ -167,6 +171,9 @@ class Replay:
                 self._forgotten += 1
                 if row[4] == "epoch_started":
                     self._forgotten_epoch(row)
+                continue
+            if row[6] is None and row[4] in _OF_JOBS:
+                self._violated("I7", "names no job")
                 continue
             try:
                 steps[row[4]](row, row[6])

@@ -23,7 +23,13 @@ from rq_core.model.events import OutboxId
 from sql_audit.proof.batches import BatchProof
 from sql_audit.proof.epochs import EpochProof
 from sql_audit.proof.findings import Note, Violation
-from sql_audit.proof.log import LAST_PRUNE, Log, beginnings, kept_rows
+from sql_audit.proof.log import (
+    LAST_PRUNE,
+    Log,
+    beginnings,
+    kept_rows,
+    tables_by_queue,
+)
 from sql_audit.proof.replay import Replay
 from sql_audit.proof.result import Pruned, QueueResult, Result
 from sql_audit.proof.rows import RowProof
@@ -43,9 +49,6 @@ ROWS_NAMED: Final = 20
 _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch, head FROM mirror_cursor "
     "WHERE CAST(:queue AS TEXT) IS NULL OR queue = :queue ORDER BY queue"
-)
-_CHAINED: Final = text(
-    "SELECT DISTINCT queue FROM mirror_batch WHERE CAST(:queue AS TEXT) IS NULL OR queue = :queue"
 )
 _RECORDED: Final = text("SELECT epoch, seq, kind FROM mirror_epoch WHERE queue = :queue")
 _BEYOND: Final = text(
@@ -76,14 +79,19 @@ def verify(
     missing = set(heads)
     with database.readers.connect() as connection:
         chain_id: str = connection.execute(CHAIN_ID).scalar_one()
-        one = {"queue": None if others else queue}
-        names = [row.queue for row in connection.execute(_CURSORS, one)]
-        without = set(connection.execute(_CHAINED, one).scalars()) - set(names)
-    if others:
-        names = [name for name in names if name in (queue, *others)]
-        without &= {queue, *others}
-    for name in sorted(without):
-        result.problems.append(f"queue {name} has batches and no cursor: the log was rewritten")
+        names = [row.queue for row in connection.execute(_CURSORS, {"queue": None})]
+        without = tables_by_queue(connection)
+    for name in names:
+        del without[name]
+    if queue is not None:
+        asked = {queue, *others}
+        names = [name for name in names if name in asked]
+        without = {name: tables for name, tables in without.items() if name in asked}
+    for name, tables in sorted(without.items()):
+        says = (
+            f"queue {name!r} has rows in {', '.join(tables)} and no cursor: the log was rewritten"
+        )
+        result.problems.append(says)
     for name in names:
         for _ in range(LOOKS):
             check = _Check(database, chain_id, name, since_ms, missing)
@@ -224,7 +232,7 @@ class _Check:
     def _check_minutes(self, connection: Connection) -> None:
         """Whether ``claim_minute`` counts the claims that there are."""
         # A prune leaves the minutes of what it removes. An hour more, in case Redis' clock went back.
-        whole_since = 0 if self.cut is None else self.cut.cut_at_ms + 60 * minutes.MINUTE_MS
+        whole_since = -(2**63) if self.cut is None else self.cut.cut_at_ms + 60 * minutes.MINUTE_MS
         wrong = minutes.differing(
             connection, self.queue, since_ms=self.since_ms, whole_since_ms=whole_since
         )

@@ -66,7 +66,7 @@ def _differing() -> str:
         f"COALESCE(worker, ''), COALESCE(error_type, ''), {made} FROM job_attempt "
         "WHERE queue = :queue AND outcome IS NOT NULL AND ended_at_ms >= :since "
         f"GROUP BY 1, 2, 3, 4, 5) AS rows_of_both GROUP BY {_KEY}) AS compared "
-        f"WHERE (minute_ms >= :whole_since AND ({other})) OR {fewer} "
+        f"WHERE (minute_ms >= :whole_since AND ({other})) OR {fewer} OR told_claims < 1 OR minute_ms % 60000 <> 0 "
         "ORDER BY minute_ms, outcome, task, worker, error_type LIMIT 20"
     )
 
@@ -110,7 +110,7 @@ def differing(
 
     Of minutes before ``whole_since_ms`` claims were pruned: they may count more than there are left, never fewer.
     """
-    since = since_ms - since_ms % MINUTE_MS
+    since = since_ms - since_ms % MINUTE_MS if since_ms else -(2**63)
     values = {"queue": queue, "since": since, "whole_since": whole_since_ms}
     return [
         (

@@ -27,8 +27,15 @@ from sqlalchemy import (
     Text,
 )
 
+from rq_core.model.event_fields import QUEUE_EVENT_FIELDS
 from rq_core.model.fields import COUNTERS, FIELDS, Field, Kind
-from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, Priority, State
+from rq_core.model.machine import (
+    CLAIMED_STATES,
+    TRANSITIONS,
+    Event,
+    Priority,
+    State,
+)
 from sql_audit.store.spans import RAN, SPAN
 
 metadata = MetaData()
@@ -127,6 +134,13 @@ job_event = Table(
         dialect="sqlite"
     ),
     *_words_check("job_event_type", "type", (*Event, QUARANTINED)),
+    CheckConstraint(
+        "epoch >= 0 AND seq >= 0 AND ordinal >= 0 AND at_ms >= 0", name="job_event_numbers"
+    ),
+    CheckConstraint(
+        f"job_id IS NOT NULL OR {one_of('type', (*QUEUE_EVENT_FIELDS, QUARANTINED))}",
+        name="job_event_of_job",
+    ),
     Index("job_event_job", "job_id", "queue", "epoch", "seq"),
     sqlite_with_rowid=False,
     postgresql_partition_by="RANGE (at_ms)",
@@ -206,6 +220,9 @@ claim_minute = Table(
     PrimaryKeyConstraint(
         "outcome", "minute_ms", "queue", "task", "worker", "error_type", name="claim_minute_pkey"
     ),
+    CheckConstraint(
+        "minute_ms >= 0 AND minute_ms % 60000 = 0 AND claims > 0", name="claim_minute_counts"
+    ),
     sqlite_with_rowid=False,
 )
 """The claims that ended, counted: by the minute in which they did, how, of which task, whose and with
@@ -254,6 +271,7 @@ mirror_epoch = Table(
     _number("missing", null=True),
     _text("detail"),
     CheckConstraint(one_of("kind", EPOCH_KINDS), name="mirror_epoch_kind"),
+    CheckConstraint("batch > 0", name="mirror_epoch_in_batch"),
     Index("mirror_epoch_batch", "queue", "batch"),
     Index("mirror_epoch_entry", "queue", "epoch", "seq"),
 )
@@ -282,6 +300,8 @@ mirror_loss = Table(
     _number("jobs"),
     _number("passed"),
     CheckConstraint(one_of("kind", LOSS_KINDS), name="mirror_loss_kind"),
+    CheckConstraint("batch > 0", name="mirror_loss_in_batch"),
+    CheckConstraint("after_epoch IS NULL OR after_epoch < epoch", name="mirror_loss_after"),
     Index("mirror_loss_batch", "queue", "batch"),
     Index("mirror_loss_epoch", "queue", "epoch"),
 )
@@ -314,6 +334,7 @@ mirror_batch = Table(
     _text("prev", null=False),
     _text("head", null=False),
     PrimaryKeyConstraint("queue", "batch", name="mirror_batch_pkey"),
+    CheckConstraint("batch > 0", name="mirror_batch_from_one"),
 )
 """The chain: ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY, ``found`` that of
 its rows of mirror_epoch, mirror_loss and quarantine (without their ids), ``head`` that of prev, queue, batch, first,
@@ -333,6 +354,7 @@ quarantine = Table(
     _text("reason", null=False),
     Column("raw", LargeBinary, nullable=False),
     CheckConstraint(one_of("kind", QUARANTINE_KINDS), name="quarantine_kind"),
+    CheckConstraint("batch > 0", name="quarantine_in_batch"),
     Index("quarantine_batch", "queue", "batch"),
     Index("quarantine_entry", "queue", "epoch", "seq"),
 )

@@ -51,7 +51,8 @@ def _loss_views() -> dict[str, str]:
     columns = "queue, kind, epoch, after_epoch, after_seq, events"
     of_f = ", ".join(f"f.{name}" for name in columns.split(", "))
     return {
-        # The way back from the last epoch: through each to the last entry that it still knew.
+        # The way back from the last epoch: through each to the last entry that it still knew. Each step goes back,
+        # whatever a row says, so the way ends.
         "orphaned_range": (
             f"CREATE VIEW orphaned_range AS WITH RECURSIVE past ({columns}) AS ("
             f"SELECT {of_f} FROM mirror_loss f WHERE f.kind <> 'restated' AND f.epoch = ("
@@ -60,7 +61,7 @@ def _loss_views() -> dict[str, str]:
             f"SELECT {of_f} FROM past p JOIN mirror_loss f ON f.queue = p.queue AND "
             "f.kind <> 'restated' AND f.epoch = (SELECT MAX(g.epoch) FROM mirror_loss g WHERE "
             "g.queue = p.queue AND g.kind <> 'restated' AND "
-            "g.epoch <= COALESCE(p.after_epoch, p.epoch - 1))) "
+            "g.epoch < p.epoch AND g.epoch <= COALESCE(p.after_epoch, g.epoch))) "
             "SELECT queue, after_epoch, after_seq, epoch AS before_epoch, events FROM past "
             "WHERE kind = 'orphaned'"
         ),

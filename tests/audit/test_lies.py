@@ -14,8 +14,9 @@ from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
-from sql_audit.store.tables import APPEND_ONLY, metadata
+from sql_audit.store.tables import metadata
 from tests.kit import auditlog
+from tests.kit.liar import lying
 from tests.kit.outbox import StreamWriter
 from tests.kit.story import Story
 
@@ -67,18 +68,6 @@ class Log:
     poison: Callable[[], None]
     """Have the mirror put something into quarantine."""
 
-    def unlock(self) -> None:
-        """Let UPDATE and DELETE through."""
-        with self.database.writing(wait=True) as connection:
-            assert connection is not None
-            for table in (t.name for t in APPEND_ONLY):
-                if self.database.dialect == "sqlite":
-                    connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_no_update"))
-                    connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_no_delete"))
-                else:
-                    connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
-            connection.commit()
-
     def rows(self, table: Table) -> list[dict[str, Any]]:
         key = ", ".join(column.name for column in table.primary_key)
         return auditlog.rows(self.database, f"SELECT * FROM {table.name} ORDER BY {key}")
@@ -93,10 +82,8 @@ class Log:
         self.run(text(f"DELETE FROM {table.name} WHERE {condition}"), values)
 
     def run(self, statement: Any, values: dict[str, Any]) -> None:
-        with self.database.writing(wait=True) as connection:
-            assert connection is not None
+        with lying(self.database) as connection:
             connection.execute(statement, values)
-            connection.commit()
 
     def verdict(self) -> Verdict:
         return verify(self.database).verdict
@@ -150,7 +137,6 @@ def test_a_lie_in_any_column_is_found(log: Log, name: str) -> None:
     if name == "quarantine":
         log.poison()
     honest = log.verdict()
-    log.unlock()
     assert honest is not Verdict.VIOLATED
     rows = log.rows(table)
     assert rows, f"{name} is empty: a lie about nothing proves nothing"
@@ -170,7 +156,6 @@ def test_a_row_removed_or_made_up_is_found(log: Log, name: str) -> None:
     table = metadata.tables[name]
     if name == "quarantine":
         log.poison()
-    log.unlock()
     row = log.rows(table)[-1]
     keys = sorted(table.primary_key.columns.values(), key=lambda column: column.name == "queue")
     there = {tuple(each[key.name] for key in keys) for each in log.rows(table)}

@@ -25,6 +25,7 @@ from tests.audit.conftest import QUEUE
 from tests.audit.pruning import DAY, days, jobs, prove, prune_at, two_seasons
 from tests.kit import auditlog
 from tests.kit.command import audit
+from tests.kit.liar import lying
 from tests.kit.outbox import StreamWriter, enqueue
 from tests.kit.story import Story
 
@@ -294,16 +295,9 @@ def create_old_months(database: Database, writer: StreamWriter) -> None:
 
 def lie(database: Database, *statements: str) -> None:
     """Change what the database refuses to change."""
-    with database.writing(wait=True) as connection:
-        assert connection is not None
-        if database.dialect == "sqlite":
-            for verb in ("update", "delete"):
-                connection.execute(text(f"DROP TRIGGER IF EXISTS job_event_no_{verb}"))
-        else:
-            connection.execute(text("ALTER TABLE job_event DISABLE TRIGGER USER"))
+    with lying(database) as connection:
         for statement in statements:
             connection.execute(text(statement))
-        connection.commit()
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import Link, found_digest, genesis, rows_digest
 from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
-from sql_audit.store.tables import APPEND_ONLY, EVENT_COLUMNS
+from sql_audit.store.tables import EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.command import audit
+from tests.kit.liar import lying
 from tests.kit.outbox import StreamWriter, enqueue
 from tests.kit.story import Story
 
@@ -49,17 +50,9 @@ class Log:
 
     def run(self, *statements: tuple[str, dict[str, Any]]) -> None:
         """Change what the database refuses to change."""
-        with self.database.writing(wait=True) as connection:
-            assert connection is not None
-            for table in (t.name for t in APPEND_ONLY):
-                if self.database.dialect == "sqlite":
-                    connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_no_update"))
-                    connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_no_delete"))
-                else:
-                    connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+        with lying(self.database) as connection:
             for statement, values in statements:
                 connection.execute(text(statement), values)
-            connection.commit()
 
     def change(self, row: Row, **values: Any) -> None:
         """Rewrite one event."""
