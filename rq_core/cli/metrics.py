@@ -71,16 +71,16 @@ def metrics(
         )
         return
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
-        from prometheus_client.exposition import generate_latest
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import MetricsHandler, generate_latest
     except ImportError:
         from rq_core.metrics.page import MISSING
 
         raise click.ClickException(MISSING.strip()) from None
     from rq_core.metrics.collector import QueueCollector
-    from rq_core.process.health import parse_address
+    from rq_core.process.http_port import HttpPort, parse_address
 
-    host, port = parse_address(listen, option="listen")
+    parse_address(listen, option="listen")
     registry = CollectorRegistry()
     with contextlib.closing(
         QueueCollector.at(redis_url, prefix=prefix, audit_url=audit_url)
@@ -92,9 +92,7 @@ def metrics(
         # Blocked in the threads that begin from now on; this one takes them.
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        server, thread = start_http_server(port, host, registry)
-        say(f"metrics at http://{host}:{server.server_port}/metrics")
-        signal.sigwait(signals)
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        handler = MetricsHandler.factory(registry)
+        with contextlib.closing(HttpPort(listen, handler, option="listen")) as port:
+            say(f"metrics at http://{port.host}:{port.port}/metrics")
+            signal.sigwait(signals)

@@ -12,20 +12,17 @@ import json
 import logging
 import os
 import stat
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer
 from typing import Any, Final, NamedTuple
 
-from rq_core.errors import InvalidOption
 from rq_core.model.text import printable, shorten
 from rq_core.process.alive import exists, is_stopped
+from rq_core.process.http_port import HttpPort
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +31,6 @@ AGE_S_MAX: Final = 30.0
 TOUCH_EVERY_S: Final = 1.0
 PATH_MAX: Final = 100
 """Characters of a requested path that are logged."""
-REQUEST_WAIT_S: Final = 5.0
-"""Seconds that an HTTP client may take to send its request."""
 
 
 class Answer(NamedTuple):
@@ -144,30 +139,7 @@ def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[s
     return healthy, report | {"workers": [asdict(each) for each in known]}
 
 
-def parse_address(text: str, *, option: str = "health") -> tuple[str, int]:
-    """Read ``8080`` or ``0.0.0.0:8080``. Raises InvalidOption."""
-    host, _, port = text.rpartition(":")
-    if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65_535:
-        raise InvalidOption(
-            option=option, value=text, must="must be PORT or HOST:PORT, like 8080 or 0.0.0.0:8080"
-        )
-    return host or "127.0.0.1", int(port)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - its base's
-        # As a rule a client that did not wait for its answer, which is no error of the worker's.
-        log.debug("health: a request failed: %r", sys.exception())
-
-    def server_bind(self) -> None:
-        # HTTPServer's own asks for the host's name, which the workers would wait for where no name server answers.
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = "", self.server_address[1]
-
-
-class Probe:
+class Probe(HttpPort):
     """Answers HTTP requests about this process' workers: 200 if they are healthy, 503 if not; the body is JSON.
 
     ``pages`` have paths of their own, such as /metrics.
@@ -182,7 +154,6 @@ class Probe:
         pages: Mapping[str, Page] | None = None,
     ) -> None:
         """Raises InvalidOption, also if the address cannot be had."""
-        host, port = parse_address(address)
         me = os.getpid()
         shown = pages or {}
 
@@ -192,8 +163,6 @@ class Probe:
             return Answer(200 if fine else 503, "application/json", json.dumps(report).encode())
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = REQUEST_WAIT_S
-
             def do_GET(self) -> None:
                 try:
                     answer = shown.get(self.path.partition("?")[0], healthy)()
@@ -207,28 +176,7 @@ class Probe:
                 self.end_headers()
                 self.wfile.write(answer.body)
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-                log.debug("health: %s", format % args)
-
-        try:
-            self._server = _Server((host, port), Handler)
-        except OSError as error:
-            raise InvalidOption(
-                option="health",
-                value=address,
-                must=f"must be an address that this process can listen on ({error.strerror or error})",
-            ) from error
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="rq-core-health", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        """Answer no more."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(REQUEST_WAIT_S)
+        super().__init__(address, Handler)
 
 
 @contextlib.contextmanager

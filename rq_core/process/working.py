@@ -21,7 +21,8 @@ from rq_core.masking import masked
 from rq_core.model import logs
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.process import ending
-from rq_core.process.health import Pulse, parse_address
+from rq_core.process.health import Pulse
+from rq_core.process.http_port import parse_address
 from rq_core.worker import Worker, WorkerOptions
 from rq_core.worker.flow import FlowTable
 from rq_core.worker.lease_table import LeaseTable

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
 import sys
 from pathlib import Path
 
+import psutil
+
 from rq_core.metrics.table import FAMILIES
+from rq_core.process import http_port
 from tests.cli.conftest import CommandLine
 from tests.kit.processes import Child
 from tests.kit.servers import free_port
@@ -21,11 +26,19 @@ def test_it_answers_over_http_until_it_is_stopped(cli: CommandLine, tmp_path: Pa
     with Child([*command, "--redis", cli.url], tmp_path / "log") as process:
         wait_until(lambda: get(port)[0] == 200, "it answers", timeout=20)
         found = parsed(get(port)[1])
+        before = psutil.Process(process.pid).num_fds()
+        with contextlib.ExitStack() as slow:
+            for _ in range(60):
+                client = slow.enter_context(socket.create_connection(("127.0.0.1", port)))
+                client.sendall(b"G")
+            assert get(port)[0] == 200
+            held = psutil.Process(process.pid).num_fds() - before
         process.send_signal(signal.SIGTERM)
         process.wait(10)
         said = process.said()
 
     assert value(found, "rqc_queue_jobs", queue="mail", state="ready") == 1
+    assert held <= http_port.CONNECTIONS_MAX
     assert (process.returncode, said) == (0, f"metrics at http://127.0.0.1:{port}/metrics\n")
 
 

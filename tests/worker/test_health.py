@@ -11,12 +11,14 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -25,7 +27,7 @@ from rq_core.app.app import App
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.masking import masked
-from rq_core.process import health
+from rq_core.process import health, http_port
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.servers import RedisServer, free_port
@@ -172,7 +174,7 @@ def test_age_is_that_of_the_last_claim(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "x", "1:x", "70000", "-1"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="PORT"):
-        health.parse_address(text)
+        http_port.parse_address(text)
 
 
 def test_the_probe_asks_no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +193,59 @@ def test_an_address_that_cannot_be_had_is_refused_by_name(host: str) -> None:
         address = f"{host}:{taken.getsockname()[1]}"
         with pytest.raises(InvalidOption, match=f"health='{address}' .* can listen on \\("):
             health.Probe(address)
+
+
+@pytest.fixture
+def clients() -> Iterator[list[socket.socket]]:
+    """Clients that a test connects; they are closed after it."""
+    with contextlib.ExitStack() as ends:
+        made: list[socket.socket] = []
+        ends.callback(lambda: [each.close() for each in made])
+        yield made
+
+
+def test_slow_clients_keep_no_one_from_an_answer_and_no_descriptors(
+    clients: list[socket.socket],
+) -> None:
+    """200 of them took all descriptors of a worker, which could not connect to Redis again."""
+    process = psutil.Process()
+    with contextlib.closing(health.Probe("0")) as probe:
+        before = process.num_fds()
+        for _ in range(60):
+            clients.append(socket.create_connection(("127.0.0.1", probe.port)))
+            clients[-1].sendall(b"G")
+        began = time.monotonic()
+        status, _ = get(probe.port, "/")
+        took = time.monotonic() - began
+
+        assert status == 503
+        assert took < http_port.REQUEST_WAIT_S / 2
+        assert process.num_fds() - before - len(clients) <= http_port.CONNECTIONS_MAX
+
+
+@pytest.mark.parametrize("part", ["request", "answer"])
+def test_a_deadline_is_not_moved_by_single_bytes(
+    clients: list[socket.socket], monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Each byte began the time of a request anew."""
+    for name in ("REQUEST_WAIT_S", "ANSWER_WAIT_S", "LOOK_EVERY_S"):
+        monkeypatch.setattr(http_port, name, 0.3)
+    large = health.Answer(200, "text/plain", b"x" * 50_000_000)
+    process = psutil.Process()
+    with contextlib.closing(health.Probe("0", pages={"/large": lambda: large})) as probe:
+        before = process.num_fds()
+        client = socket.create_connection(("127.0.0.1", probe.port))
+        clients.append(client)
+        client.sendall(b"GET /" if part == "request" else b"GET /large HTTP/1.0\r\n\r\n")
+        wait_until(lambda: process.num_fds() == before + 2, "it has a connection")
+
+        def ended() -> bool:
+            with contextlib.suppress(OSError):
+                client.recv(1) if part == "answer" else client.sendall(b"x")
+            return process.num_fds() == before + 1
+
+        wait_until(ended, "the connection is closed", timeout=4)
+        assert get(probe.port, "/")[0] == 503
 
 
 def test_a_page_that_fails_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:

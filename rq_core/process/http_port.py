@@ -1,0 +1,173 @@
+"""A port that answers HTTP requests beside other work, within bounds.
+
+A client that is slow, or is no friend, must not take what the process works with: each connection costs a descriptor
+and a thread. So there are few at once, each has a deadline that no byte moves, and where all are in use, the oldest one
+whose request has not come makes room for a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any, Final
+
+from rq_core.errors import InvalidOption
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 16
+"""Connections at once: so many descriptors and threads, and no more."""
+REQUEST_WAIT_S: Final = 5.0
+"""Seconds from a connection's beginning in which its request must have come."""
+ANSWER_WAIT_S: Final = 10.0
+"""Seconds from then on in which its answer must have been made and taken."""
+LOOK_EVERY_S: Final = 0.5
+"""Seconds between two looks for connections whose time is over."""
+ROOM_WAIT_S: Final = 1.0
+"""How long a new connection waits for the end of the one that makes room for it."""
+
+
+def parse_address(text: str, *, option: str = "health") -> tuple[str, int]:
+    """Read ``8080`` or ``0.0.0.0:8080``. Raises InvalidOption."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65_535:
+        raise InvalidOption(
+            option=option, value=text, must="must be PORT or HOST:PORT, like 8080 or 0.0.0.0:8080"
+        )
+    return host or "127.0.0.1", int(port)
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A connection that is not closed yet."""
+
+    ends_at: float
+    """Its deadline, on the monotonic clock."""
+    asked: bool = False
+    """Whether its request has come."""
+    ended: bool = False
+    """Whether it was ended here, so that its thread is about to close it."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._open: dict[socket.socket, _Open] = {}
+        """In the order in which they came."""
+        self._closed = threading.Condition()
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        super().__init__(found[0][4][:2], handler)  # type: ignore[arg-type]
+
+    def server_bind(self) -> None:
+        # HTTPServer's own asks for the host's name, which the workers would wait for where no name server answers.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "", self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - its base's
+        # As a rule a client that did not wait for its answer, which is no error of the worker's.
+        log.debug("a request failed: %r", sys.exception())
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:
+            # Without a descriptor the connection stays in line, and would be looked at without a pause.
+            time.sleep(LOOK_EVERY_S)
+            raise
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - its base's
+        with self._closed:
+            if len(self._open) >= CONNECTIONS_MAX:
+                slow = next((c for c, state in self._open.items() if not state.asked), None)
+                if slow is not None:
+                    self._end(slow)
+                    self._closed.wait_for(
+                        lambda: len(self._open) < CONNECTIONS_MAX, timeout=ROOM_WAIT_S
+                    )
+            room = len(self._open) < CONNECTIONS_MAX
+            if room:
+                self._open[request] = _Open(time.monotonic() + REQUEST_WAIT_S)
+        return room
+
+    def note_asked(self, request: socket.socket) -> None:
+        """A request has come: the time for its answer begins."""
+        with self._closed:
+            if (state := self._open.get(request)) is not None and not state.ended:
+                state.asked, state.ends_at = True, time.monotonic() + ANSWER_WAIT_S
+
+    def service_actions(self) -> None:
+        now = time.monotonic()
+        with self._closed:
+            for connection, state in self._open.items():
+                if now > state.ends_at and not state.ended:
+                    self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        """Have whatever its thread waits for fail. The thread closes it."""
+        self._open[connection].ended = True
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def close_request(self, request: Any) -> None:
+        with self._closed:
+            super().close_request(request)
+            self._open.pop(request, None)
+            self._closed.notify_all()
+
+
+def _noting(handler: type[BaseHTTPRequestHandler]) -> type[BaseHTTPRequestHandler]:
+    """The same handler; it tells its server when a request has come."""
+
+    class Noting(handler):  # type: ignore[misc, valid-type]
+        def parse_request(self) -> bool:
+            whole: bool = super().parse_request()
+            self.server.note_asked(self.connection)
+            return whole
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+            log.debug("%s", format % args)
+
+    return Noting
+
+
+class HttpPort:
+    """Answers requests by ``handler``, on threads of its own, until it is closed."""
+
+    def __init__(
+        self, address: str, handler: type[BaseHTTPRequestHandler], *, option: str = "health"
+    ) -> None:
+        """``option`` is where the address was given. Raises InvalidOption, also if the address cannot be had."""
+        host, port = parse_address(address, option=option)
+        try:
+            self._server = _Server((host, port), _noting(handler))
+        except OSError as error:
+            raise InvalidOption(
+                option=option,
+                value=address,
+                must=f"must be an address that this process can listen on ({error.strerror or error})",
+            ) from error
+        self.host = host
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            args=(LOOK_EVERY_S,),
+            name=f"rq-core-{option}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(REQUEST_WAIT_S)
