@@ -67,6 +67,9 @@ class AuditEncoding(AuditError):
     CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0.
     """
 
+    url: str
+    encoding: str
+
 
 class AuditNotWritable(AuditError):
     """the audit database {url} cannot be used: {why}. SQLite needs to write the file, the files beside it and their

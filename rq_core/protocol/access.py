@@ -68,7 +68,7 @@ ROLES: Final = {
         lists=ADDING,
     ),
     "mirror": Role(
-        "writes the events into SQL, and trims them",
+        "writes the events into SQL, trims them, and switches a queue's log on or off",
         ("handshake", "attach", "baseline", "trim"),
         (*_COUNTS, "hscan", "xrange", "xrevrange", "xread"),
         ("ready:0", "ready:1", "ready:2", "ready:3", "waiting", "open", "scheduled", "leases", "dead"),

@@ -174,11 +174,14 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
         from sql_audit.store import migrate as schema
         from sql_audit.store import place
         from sql_audit.store.database import Database
+        from sql_audit.upkeep.off import rehearse
 
         with contextlib.closing(Database(address)) as database:
             schema.ensure(database)
             place.check(database)
-            Mirror(Outbox(client), database, queue).attach()
+            mirror = Mirror(Outbox(client), database, queue)
+            rehearse(mirror)
+            mirror.attach()
     say(f"queue {queue}: audit on")
 
 

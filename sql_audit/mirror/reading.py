@@ -22,7 +22,8 @@ from sql_audit.store.driver_errors import describe
 
 logger = logging.getLogger("rq_core.audit")
 
-_SWITCHED_OFF: Final = '["audit","on","off"]'
+SWITCHED_OFF: Final = '["audit","on","off"]'
+"""What the last event of a log says that was switched off."""
 
 _STRAY: Final = "its outbox has the entry {}, whose number no script begins with and SQL may not be able to keep"
 
@@ -231,7 +232,7 @@ def last_entry(tail: Tail) -> int | None:
     for number, (_, raw) in enumerate(tail.entries, 1):
         if raw.get("type") == Event.EPOCH_STARTED:
             return None
-        if raw.get("type") == Event.POLICY_CHANGED and raw.get("data") == _SWITCHED_OFF:
+        if raw.get("type") == Event.POLICY_CHANGED and raw.get("data") == SWITCHED_OFF:
             return number
     return None
 

@@ -242,14 +242,17 @@ class Mirror:
             chain_id: str = reader.execute(CHAIN_ID).scalar_one()
             row = reader.execute(CURSOR, {"queue": self.queue}).one_or_none()
         epoch = 0 if row is None or row.epoch is None else row.epoch
-        # First, so that a database that the queue is refused to keeps no cursor of it.
-        self.source.attach(self.queue, audit_id, max(known, epoch))
         if row is None and not self._has_cursor():
             first = {"queue": self.queue, "head": genesis(chain_id, self.queue)}
             with self.database.writing(wait=True) as connection:
                 assert connection is not None
                 connection.execute(CREATE_CURSOR[self.database.dialect], first)
+                # In between: a role that may not write switches no log on, and a database that the queue is refused
+                # to keeps no cursor of it.
+                self.source.attach(self.queue, audit_id, max(known, epoch))
                 connection.commit()
+        else:
+            self.source.attach(self.queue, audit_id, max(known, epoch))
         self._audit_id, self._attached_in = audit_id, epoch
         self._done("attached")
 

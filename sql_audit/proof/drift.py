@@ -18,7 +18,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Row
+from sqlalchemy import Row, text
 from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.connections.client import Client
@@ -31,14 +31,14 @@ from rq_core.model.names import read_holder
 from rq_core.model.plugins import Differences
 from rq_core.model.scopes import scopes_of
 from rq_core.model.state_line import Job
-from sql_audit.errors import AuditUnavailable
+from sql_audit.errors import QueueNotMirrored
 from sql_audit.mirror.intake import fingerprint
 from sql_audit.proof import sides, told, values
 from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.lives import IDS_CHUNK, Told
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import describe
+from sql_audit.store.driver_errors import failure
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
 
@@ -61,12 +61,9 @@ def drift_of(url: str, client: Client, queue: str) -> Differences:
         migrate.check_current(database)
         found = _compare(client, database, queue, indexes=False)
     except NoResultFound:
-        raise AuditUnavailable(
-            url=database.url,
-            why=f"it has nothing of queue {queue}: name the database that mirrors it",
-        ) from None
+        raise QueueNotMirrored(queue=queue, known=_known(database)) from None
     except SQLAlchemyError as error:
-        raise AuditUnavailable(url=database.url, why=describe(error)) from None
+        raise failure(database.url, error) from None
     finally:
         database.close()
     kept = [each for each in found.kept if not each.mendable]
@@ -75,6 +72,14 @@ def drift_of(url: str, client: Client, queue: str) -> Differences:
     results = {each.id: (each.line, each.end) for each in found.kept if each.mendable}
     notes = [note.says for note in found.notes]
     return Differences(differences, notes, found.lines, results, found.names)
+
+
+def _known(database: Database) -> str:
+    with database.readers.connect() as connection:
+        queues = connection.execute(
+            text("SELECT queue FROM mirror_cursor ORDER BY queue")
+        ).scalars()
+        return ", ".join(queues) or "none"
 
 
 def compare(

@@ -26,10 +26,9 @@ from rq_core.model.outcome import (
     Replaced,
     Succeeded,
 )
-from sql_audit.errors import AuditUnavailable
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import describe
+from sql_audit.store.driver_errors import failure
 
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 _JOBS: Final = text(
@@ -63,7 +62,7 @@ class LogEndings:
             with self._database.snapshot() as connection:
                 return _read(connection, queue, jobs)
         except SQLAlchemyError as error:
-            raise AuditUnavailable(url=self._database.url, why=describe(error)) from error
+            raise failure(self._database.url, error) from error
 
     def close(self) -> None:
         """Close all connections."""

@@ -19,10 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rq_core.model.effects import CLAIM_ENDS
 from rq_core.model.reader import EndedClaims, LogOverview, QueueLog
-from sql_audit.errors import AuditUnavailable
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import describe
+from sql_audit.store.driver_errors import failure
 from sql_audit.store.minutes import MINUTE_MS
 from sql_audit.store.mirrored import mirrored
 from sql_audit.store.tables import OUTCOMES, one_of
@@ -117,7 +116,7 @@ class LogReader:
                 with self._database.snapshot() as connection:
                     return question(connection)
             except SQLAlchemyError as error:
-                raise AuditUnavailable(url=self._database.url, why=describe(error)) from error
+                raise failure(self._database.url, error) from error
 
     def close(self) -> None:
         """Close all connections."""

@@ -10,12 +10,14 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from rq_core.masking import masked
-from sql_audit.errors import PlaceTaken
+from sql_audit.errors import AuditError, AuditRefused, AuditUnavailable, PlaceTaken
 from sql_audit.store.tables import EVERYDAY_INDEXES, metadata
 
 _OF_SCHEMA: Final = frozenset({"22001", "22P05"})
 """Data exceptions that no row of the mirror causes with the migration's columns and encoding: a text too long for its
 column, a character that another encoding lacks."""
+_AWAY: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_IOERR")
+"""Errors of SQLite that another process or the disk is behind."""
 _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
 
@@ -88,6 +90,21 @@ def _is_required(table: str, column: str) -> bool:
     """Whether the migration refuses null in a column."""
     known = metadata.tables.get(_PARTITION.sub("job_event", table))
     return known is not None and column in known.columns and not known.columns[column].nullable
+
+
+def failure(url: str, error: BaseException) -> AuditError:
+    """The error for people where a driver raised one: the database refused, or did not answer."""
+    if _answered(error):
+        return AuditRefused(why=describe(error))
+    return AuditUnavailable(url=url, why=describe(error))
+
+
+def _answered(error: BaseException) -> bool:
+    original = getattr(error, "orig", None) or error
+    if isinstance(original, sqlite3.Error):
+        return not getattr(original, "sqlite_errorname", "").startswith(_AWAY)
+    # While a connection is made, PostgreSQL refuses with no more than a text.
+    return getattr(original, "sqlstate", None) is not None or "FATAL:" in str(original)
 
 
 def describe(error: BaseException) -> str:

@@ -15,14 +15,13 @@ from sqlalchemy.exc import DBAPIError, SAWarning
 
 from sql_audit.errors import (
     AuditEmpty,
-    AuditUnavailable,
     SchemaAhead,
     SchemaBehind,
     SchemaForeign,
     SchemaUnseen,
 )
 from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import describe
+from sql_audit.store.driver_errors import failure
 from sql_audit.store.tables import metadata
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def upgrade(url: str | Database) -> str:
     """Bring a database to this release's schema, and create it if there is none. Returns the version
     that it has now.
 
-    Raises AuditUnavailable, SchemaAhead or SchemaForeign.
+    Raises AuditUnavailable, AuditRefused, SchemaAhead or SchemaForeign.
     """
     from alembic import command
 
@@ -104,7 +103,7 @@ def upgrade(url: str | Database) -> str:
             command.upgrade(config, "head")
             connection.commit()
     except DBAPIError as error:
-        raise AuditUnavailable(url=database.url, why=describe(error)) from error
+        raise failure(database.url, error) from error
     finally:
         if database is not url:
             database.close()
@@ -137,8 +136,8 @@ def _refuse_ahead(database: Database, current: str | None) -> None:
 def check_current(url: str | Database) -> None:
     """Make sure that a database has this release's schema.
 
-    Raises AuditEmpty, SchemaBehind (which says what to run), SchemaAhead, SchemaForeign or
-    AuditUnavailable.
+    Raises AuditEmpty, SchemaBehind (which says what to run), SchemaAhead, SchemaForeign,
+    AuditUnavailable or AuditRefused.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:
@@ -147,7 +146,7 @@ def check_current(url: str | Database) -> None:
         with database.readers.connect() as connection:
             current = found(connection)
     except DBAPIError as error:
-        raise AuditUnavailable(url=database.url, why=describe(error)) from error
+        raise failure(database.url, error) from error
     finally:
         if database is not url:
             database.close()

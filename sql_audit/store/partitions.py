@@ -117,8 +117,7 @@ def create_ahead(database: Database, now_ms: int, *, moved_max: int | None = MOV
     wanted = [month_of(now_ms)]
     for _ in range(AHEAD):
         wanted.append(wanted[-1].next)
-    with database.readers.connect() as connection:
-        existing = partitions(connection)
+    existing = _existing(database)
     for month in wanted:
         if month in existing:
             continue
@@ -127,12 +126,19 @@ def create_ahead(database: Database, now_ms: int, *, moved_max: int | None = MOV
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise
-            ahead.left[month] = _told(error)
+            # Another mirror may have made it since it was looked.
+            if month not in _existing(database):
+                ahead.left[month] = _told(error)
         except _TooMany as error:
             ahead.left[month] = str(error)
         else:
             ahead.made.append(month)
     return ahead
+
+
+def _existing(database: Database) -> list[Month]:
+    with database.readers.connect() as connection:
+        return partitions(connection)
 
 
 class _TooMany(Exception):

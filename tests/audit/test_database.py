@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from rq_core.cli.root import root
 from sql_audit.errors import (
     AuditEmpty,
+    AuditRefused,
     AuditUnavailable,
     AuditUrlInvalid,
     SchemaAhead,
@@ -27,6 +28,7 @@ from sql_audit.errors import (
     SchemaForeign,
 )
 from sql_audit.mirror.turn import Mirror
+from sql_audit.queries.reader import open_reader
 from sql_audit.store import migrate, schema, tables
 from sql_audit.store.copy import EventRows, copy_text
 from sql_audit.store.database import Database, normalise
@@ -265,6 +267,22 @@ def test_a_password_is_never_shown() -> None:
 
     assert "secret" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("user", "name", "says"),
+    [
+        ("postgres", "none", 'database "none" does not exist'),
+        ("nobody", "postgres", 'role "nobody" does not exist'),
+    ],
+)
+def test_a_refusal_of_postgres_is_not_called_silence(
+    user: str, name: str, says: str, postgres_server: PostgresServer
+) -> None:
+    url = f"postgresql://{user}@127.0.0.1:{postgres_server.port}/{name}"
+    for ask in (migrate.check_current, migrate.upgrade, lambda url: open_reader(url).look()):
+        with pytest.raises(AuditRefused, match=f"the audit database refuses: .*{says}"):
+            ask(url)
 
 
 # Connections.

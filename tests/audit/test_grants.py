@@ -17,7 +17,7 @@ from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store import migrate
+from sql_audit.store import migrate, place
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
@@ -104,6 +104,31 @@ def test_each_role_does_its_work_with_its_rights(client: Client, owner: Database
     with mirror.writing() as connection, pytest.raises(DBAPIError, match="denied"):
         assert connection is not None
         connection.execute(text("DELETE FROM job_event"))
+
+
+def test_a_role_that_may_not_write_switches_no_log_on_or_off(
+    client: Client, valkey_url: str, owner: Database, as_: As
+) -> None:
+    """`audit off` ended with "permission denied", and the log was off in Redis."""
+    mirror, reader = as_("mirror"), as_("reader")
+    Fleet(client, 3).run(5)
+
+    def switched(command: str, database: Database) -> bool:
+        url = database.address.render_as_string(hide_password=False)
+        done = audit(command, QUEUE, "--redis", valkey_url, "--audit", url)
+        if database is reader:
+            assert (done.exit_code, done.output.count("\n")) == (1, 1), done.output
+            assert "permission denied" in done.output
+        return client.run(client.calls.reads.counts(QUEUE)).audit
+
+    place.check(owner)
+    assert not switched("on", reader), "it has no cursor yet"
+    assert switched("on", mirror)
+    run(client, mirror)
+    assert switched("off", reader)
+    assert not switched("off", mirror)
+    assert not switched("on", reader), "its cursor is there"
+    assert auditlog.events(owner, QUEUE)[-1]["type"] == "policy_changed"
 
 
 def test_a_mirror_that_does_not_own_the_tables_says_that_it_makes_no_months(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from sql_audit.mirror import service
@@ -43,6 +45,26 @@ def test_months_are_made_ahead_once(postgres: Database) -> None:
     assert made == [december, Month(2027, 1), Month(2027, 2)] == months(postgres)
     assert create_ahead(postgres, december.end_ms - 1) == ([], {})
     assert create_ahead(postgres, december.end_ms).made == [Month(2027, 3)]
+
+
+def test_mirrors_that_start_together_make_the_months_without_a_warning(
+    postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower ones said that there is no partition, since it already exists."""
+    all_looked, first = threading.Barrier(3), threading.local()
+
+    def look(connection: Connection) -> list[Month]:
+        found = partitions(connection)
+        if not hasattr(first, "done"):
+            first.done = all_looked.wait(10) >= 0
+        return found
+
+    monkeypatch.setattr("sql_audit.store.partitions.partitions", look)
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: create_ahead(postgres, Month(2026, 12).begin_ms), range(3)))
+
+    assert [ahead.left for ahead in made] == [{}, {}, {}]
+    assert len(months(postgres)) == 3
 
 
 def in_default(database: Database) -> int:

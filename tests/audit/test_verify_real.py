@@ -534,4 +534,4 @@ def test_doctor_says_that_sql_does_not_know_a_queue(
     )
 
     assert result.exit_code == 1
-    assert f"it has nothing of queue {QUEUE}" in result.output
+    assert f"knows no queue {QUEUE!r}: known are none" in result.output
