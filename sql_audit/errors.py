@@ -157,8 +157,8 @@ class PlaceTaken(AuditError):
 
 
 class NotProven(AuditError):
-    """queue {queue}: what is to be pruned goes on to {cut} ({cut_at}), and the log is proven {proven}:
-    run `rq-core audit verify` first{hint}.
+    """queue {queue}: nothing was pruned, since its log {why}: `rq-core audit verify --queue {queue}` says
+    where{hint}.
     """
 
     queue: str

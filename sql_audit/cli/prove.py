@@ -85,7 +85,10 @@ def verify(
 
     \b
     */10 * * * *  rq-core audit head --queue mail >> /var/backups/heads
-    0 4 * * *     rq-core audit verify --queue mail --head "$(tail -n 1 /var/backups/heads | awk '{print $NF}')"
+    0 4 * * *     rq-core audit verify --queue mail $(awk '{print "--head", $NF}' /var/backups/heads)
+
+    A head from before a prune does not prove what the prune left: the exit status is 2. Check the heads, prune, and
+    keep the new one.
     """  # noqa: D301 - click reads the character \b
     with _cannot_tell_on_error(), current(url) as database:
         from sql_audit.mirror.service import rare_collections
@@ -134,7 +137,7 @@ def _cannot_tell_on_error() -> Iterator[None]:
 
 
 def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) -> None:
-    """Keep what was proven, for prune. A role that may only read can verify all the same."""
+    """Keep what was proven, for metrics. A role that may only read can verify all the same."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.proof.record import record_proofs

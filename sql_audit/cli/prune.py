@@ -13,6 +13,7 @@ from rq_core.cli.options import actor, by_option, json_option, print_json, queue
 from rq_core.cli.text import say
 from rq_core.model.counted import counted
 from sql_audit.cli.options import audit_option, current, known_watermarks
+from sql_audit.cli.text import progress
 from sql_audit.times import readable
 
 _UNITS_MS: Final = {
@@ -61,7 +62,7 @@ class _Keep(_Span):
 )  # fmt: skip
 @click.option(
     "--accept-gaps", is_flag=True,
-    help="Also where verify found nothing wrong, but could not tell all (exit status 2).",
+    help="Also where verify finds nothing wrong, but cannot tell all (exit status 2).",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only say what would leave.")
 @by_option
@@ -77,17 +78,19 @@ def prune(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove jobs that ended long ago, with all their events. Only what audit verify has proven is removed, the
-    removal is recorded, and verify goes on proving the rest.
+    """Remove jobs that ended long ago, with all their events. The log is verified first, and nothing is removed if it
+    is violated; the removal is recorded, and verify goes on proving the rest. Keep the head that is printed elsewhere
+    (see audit head): heads from before do not prove what was left.
     """
     with current(url) as database:
+        from sql_audit.mirror.service import rare_collections
         from sql_audit.upkeep.plan import Rules, count, plan
-        from sql_audit.upkeep.prune import prune as remove
+        from sql_audit.upkeep.prune import prune as prune_proven
 
         if queue is not None:
             known_watermarks(database.readers, queue)
         who, now_ms = actor(by), int(time.time() * 1000)
-        rules = Rules(older_than_ms, dict(keep), accept_unknown=accept_gaps)
+        rules = Rules(older_than_ms, dict(keep))
         cuts = plan(database, rules, now_ms=now_ms, queue=queue)
         document: list[dict[str, Any]]
         if dry_run:
@@ -102,9 +105,16 @@ def prune(
                     for cut in cuts
                 ]
         else:
-            document = [
-                dataclasses.asdict(each) for each in remove(database, cuts, by=who, now_ms=now_ms)
-            ]
+            with rare_collections(), progress(shown=not as_json) as on_proof:
+                done = prune_proven(
+                    database,
+                    cuts,
+                    by=who,
+                    now_ms=now_ms,
+                    accept_unknown=accept_gaps,
+                    on_proof=on_proof,
+                )
+            document = [dataclasses.asdict(each) for each in done]
     if as_json:
         print_json({"queues": document, "dry_run": dry_run})
         return
@@ -121,3 +131,4 @@ def prune(
                 counted(each["kept_events"], "event is", "events are"),
             )
             say(f"{each['queue']}: {jobs} {left} have left, {where}; {kept} kept there")
+            say(f"  the head is now {each['head']}")

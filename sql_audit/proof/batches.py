@@ -1,5 +1,5 @@
-"""Whether a queue's events are those that its batches committed, with what the mirror found out besides, and its cursor
-stands where the last batch ends (I7)."""
+"""Whether a queue's events are those that its batches committed, with what the mirror found out and prunes recorded
+besides, and its cursor stands where the last batch ends (I7)."""
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
 
@@ -52,17 +52,17 @@ class BatchProof:
         self._cut: Any = None
         self._entries = self._events = self._bytes = 0
         self._wanted = frozenset(wanted)
-        self.seen = {self.head} & self._wanted
-        """Which of the wanted heads are in the chain."""
+        self.seen = dict.fromkeys({self.head} & self._wanted, 0)
+        """Which of the wanted heads are in the chain, and the batches that they end."""
         with database.readers.connect() as connection:
             self._found_by = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         """The batches that found something out, by the rows that are there."""
 
     def begin_behind(self, cut: Any) -> None:
         """Go on from the head that a prune recorded, a row of mirror_prune."""
-        self.number, self.head, self._cut = cut.batch, cut.head, cut
+        self.number, self.head, self._cut = cut.cut_batch, cut.head, cut
         self._entries, self._events = cut.through_entries, cut.through_events
-        self.seen |= {cut.head} & self._wanted
+        self.seen |= dict.fromkeys({cut.head} & self._wanted, cut.cut_batch)
 
     def check(self, batch: Batch, strays: Sequence[EventRow], rows: Sequence[EventRow]) -> None:
         """Look at the next batch. ``strays``: the events before it that are in none."""
@@ -80,18 +80,20 @@ class BatchProof:
         if rows_digest(copy_text(rows, list(map(event_line, rows)))) != link.digest:
             self._broken(link, "its events are not those that were committed")
         if self._found(link) != link.found:
-            self._broken(link, "what it found out (epochs, losses, quarantine) was changed")
+            self._broken(link, "what it found out (epochs, losses, quarantine, prunes) was changed")
         # The head of what is really there, so that a change shows to the end of the chain.
         if link.head != batch.head:
             self._broken(link, "its head is not that of its contents")
-        self.head, self._last = batch.head, link
+        self.head = batch.head
+        if link.entries:
+            self._last = link
         self._entries += link.entries
         self._events += len(strays) + len(rows)
         self._bytes += link.bytes
         if rows:
             self._at_ms = rows[-1][5]
         if batch.head in self._wanted:
-            self.seen.add(batch.head)
+            self.seen[batch.head] = link.batch
 
     def _found(self, link: Link) -> str:
         if link.batch not in self._found_by:
@@ -143,9 +145,7 @@ class BatchProof:
         if now.batch != now.counted:
             wrong(end, f"there is a batch {now.batch}, the cursor counts {now.counted}")
         if (unknown := self._unknown_batches(connection, now.batch)) != []:
-            says = (
-                f"rows of epochs, losses or quarantine name batch {unknown[0]}, which is not there"
-            )
+            says = f"rows of epochs, losses, quarantine or prunes name batch {unknown[0]}, which is not there"
             wrong(end, says)
 
     def _cursor_as_made(self, connection: Connection, batch: int) -> dict[str, Any]:

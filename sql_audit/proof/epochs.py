@@ -57,7 +57,7 @@ class EpochProof:
 
     def begin_behind(self, cut: Any) -> None:
         """Go on behind what a prune left, a row of mirror_prune."""
-        self._before, self._after_batch = OutboxId(cut.epoch, cut.seq), cut.batch
+        self._before, self._after_batch = OutboxId(cut.epoch, cut.seq), cut.cut_batch
 
     def feed(self, rows: Sequence[EventRow]) -> None:
         """Look at the numbers of events."""

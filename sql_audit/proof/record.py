@@ -1,4 +1,5 @@
-"""What a check has proven, written down in ``mirror_proof``: prune removes nothing else."""
+"""What a check has proven, written down in ``mirror_proof`` for people and metrics. Nothing else goes by it: a
+verifier could add a false row."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from sql_audit.store.tables import mirror_proof
 def record_proofs(
     database: Database, result: Result, verdicts: Mapping[str, Verdict] | None = None
 ) -> None:
-    """Write down what a check of whole logs has proven, which is what prune goes by.
+    """Write down what a check of whole logs has proven.
 
     ``verdicts``: what SQL alone came to, where ``result`` has learned more since. What is violated
     is not recorded. Raises what SQL raises, if it does not let itself be written to.

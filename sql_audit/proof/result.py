@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sql_audit.proof.findings import Loss, Note, Violation
 from sql_audit.times import readable
+
+UNDER_WAY: Final = "a prune up to here is under way, or was interrupted: run it again"
+"""The note on a log whose last prune has not ended."""
 
 
 class Verdict(StrEnum):

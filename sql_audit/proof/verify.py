@@ -31,7 +31,7 @@ from sql_audit.proof.log import (
     tables_by_queue,
 )
 from sql_audit.proof.replay import Replay
-from sql_audit.proof.result import Pruned, QueueResult, Result
+from sql_audit.proof.result import UNDER_WAY, Pruned, QueueResult, Result
 from sql_audit.proof.rows import RowProof
 from sql_audit.store import minutes, orphans
 from sql_audit.store.chain import found_text
@@ -98,7 +98,8 @@ def verify(
             result.queues[name] = check.run(lambda done, of, name=name: on_progress(name, done, of))  # type: ignore[misc]
             if not check.changed_meanwhile:
                 break
-        missing -= check.batches.seen
+        missing -= check.batches.seen.keys()
+        check.judge_heads()
     cut = [q for q in result.queues.values() if q.pruned is not None]
     for head in missing:
         if not cut:
@@ -161,7 +162,7 @@ class _Check:
         replay = self.replay
         log = Log(self.database, self.queue)
         if self.cut is not None:
-            log.begin_behind(self._pass_cut(), self.cut.batch)
+            log.begin_behind(self._pass_cut(), self.cut.cut_batch)
         for batch, strays, events in log.batches(self.cursor.batch):
             self.batches.check(batch, strays, events)
             for part in (strays, events):
@@ -211,23 +212,40 @@ class _Check:
             self.kept += len(events)
             self._feed(events)
         with self.database.snapshot() as connection:
-            for line in found_text(connection, self.queue, range(cut.batch + 1)):
+            for line in found_text(connection, self.queue, range(cut.cut_batch + 1)):
                 digest.update(line.encode())
         self.replay.pass_cut()
         self.epochs = EpochProof(self.queue, self.passed)
         for proof in (self.epochs, self.batches):
             proof.begin_behind(cut)
         if not done:
-            says = "a prune up to here is under way, or was interrupted: run it again"
-            self.replay.notes.append(Note(at, cut.at_ms, says))
+            self.replay.notes.append(Note(at, cut.at_ms, UNDER_WAY))
+        elif cut.batch <= cut.cut_batch:
+            # The prune would have removed the batch that has its record.
+            self._violated(at, f"its record is said to be in batch {cut.batch}, before its cut")
         elif (self.kept, digest.hexdigest()) != (cut.kept_events, cut.kept_digest):
             says = (
                 f"the {self.kept} events up to {at}, or what was found out there, are not the "
                 f"{cut.kept_events} and what else the prune at {readable(cut.at_ms)} left"
             )
-            found = "I7", self.queue, *at, 0, cut.at_ms, "prune", None, None, cut.actor, says
-            self.result.add(Violation(*found))
+            self._violated(at, says)
         return at
+
+    def _violated(self, at: OutboxId, says: str) -> None:
+        found = "I7", self.queue, *at, 0, self.cut.at_ms, "prune", None, None, self.cut.actor, says
+        self.result.add(Violation(*found))
+
+    def judge_heads(self) -> None:
+        """Note the heads that were kept elsewhere before the last prune was recorded: the record is not under them."""
+        for head, batch in self.batches.seen.items():
+            if self.cut is not None and batch < self.cut.batch:
+                says = (
+                    f"head {head} is older than the record of the prune at {readable(self.cut.at_ms)}: "
+                    "it proves what follows the cut, and not what the prune left"
+                )
+                self.result.notes.append(
+                    Note(OutboxId(self.cut.epoch, self.cut.seq), self.cut.at_ms, says)
+                )
 
     def _check_minutes(self, connection: Connection) -> None:
         """Whether ``claim_minute`` counts the claims that there are."""

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, select
 
 from rq_core.model.events import OutboxId
 from sql_audit.store.copy import copy_text
-from sql_audit.store.tables import mirror_epoch, mirror_loss, quarantine
+from sql_audit.store.tables import mirror_epoch, mirror_loss, mirror_prune, quarantine
 
-FOUND: Final = (mirror_epoch, mirror_loss, quarantine)
-"""The tables of what the mirror found out when it wrote a batch, and no event says."""
+FOUND: Final = (mirror_epoch, mirror_loss, quarantine, mirror_prune)
+"""The tables of what a batch says besides its events: what the mirror found out, or what a prune did."""
 
 NOTHING_FOUND: Final = hashlib.sha256(b"").hexdigest()
 

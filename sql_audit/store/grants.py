@@ -17,8 +17,8 @@ from sql_audit.store.views import views
 ROLES: Final = {
     "owner": "owns the tables: `audit migrate`, `audit prune`, the partitions of months to come",
     "mirror": "writes the log: `audit run`, `worker --audit`",
-    "reader": "asks: `audit history`, `report`, `verify` without a record for prune, `restore`",
-    "verifier": "a reader whose `audit verify` is recorded, so that prune may go on to there",
+    "reader": "asks: `audit history`, `report`, `restore`, and `verify` without a record of it",
+    "verifier": "a reader whose `audit verify` is recorded, for metrics and alerts",
 }
 """The roles, and what each does."""
 

@@ -21,7 +21,9 @@ _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch FROM mirror_cursor WHERE epoch IS NOT NULL ORDER BY queue"
 )
 _BATCH: Final = text(
-    "SELECT first_epoch, first_seq FROM mirror_batch WHERE queue = :queue AND batch = :batch"
+    # The record of a prune is a batch without entries.
+    "SELECT first_epoch, first_seq FROM mirror_batch WHERE queue = :queue AND batch <= :batch AND entries > 0 "
+    "ORDER BY batch DESC LIMIT 1"
 )
 _SWITCHED: Final = text(
     "SELECT type, detail FROM job_event WHERE queue = :queue AND (epoch, seq) >= (:epoch, :seq)"

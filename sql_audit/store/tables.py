@@ -337,9 +337,9 @@ mirror_batch = Table(
     CheckConstraint("batch > 0", name="mirror_batch_from_one"),
 )
 """The chain: ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY, ``found`` that of
-its rows of mirror_epoch, mirror_loss and quarantine (without their ids), ``head`` that of prev, queue, batch, first,
-last, entries, events, jobs, bytes, anchor, digest and found, joined by spaces. ``jobs`` and ``bytes`` are what it takes
-off the backlog, ``anchor`` is the SHA-256 of its last entry."""
+its rows of mirror_epoch, mirror_loss, quarantine and mirror_prune (without their ids), ``head`` that of prev, queue,
+batch, first, last, entries, events, jobs, bytes, anchor, digest and found, joined by spaces. ``jobs`` and ``bytes`` are
+what it takes off the backlog, ``anchor`` is the SHA-256 of its last entry."""
 
 quarantine = Table(
     "quarantine",
@@ -385,6 +385,7 @@ mirror_prune = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
     _text("queue", null=False),
+    _number("batch"),
     _text("kind", null=False),
     _number("at_ms"),
     _text("actor", null=False),
@@ -392,7 +393,7 @@ mirror_prune = Table(
     _number("epoch"),
     _number("seq"),
     _number("cut_at_ms"),
-    _number("batch"),
+    _number("cut_batch"),
     _text("head", null=False),
     _number("through_entries"),
     _number("through_events"),
@@ -402,11 +403,13 @@ mirror_prune = Table(
     _text("kept_digest"),
     CheckConstraint(one_of("kind", PRUNE_KINDS), name="mirror_prune_kind"),
     Index("mirror_prune_queue", "queue", "id"),
+    Index("mirror_prune_batch", "queue", "batch"),
 )
 """The one door through which rows of the log leave, and the record of each time that it was used.
 
-While the last row of a queue is ``begun``, events up to (epoch, seq), its *cut*, and batches and quarantined bytes up
-to ``batch`` may be deleted, and nothing else. ``head`` is the chain's at the cut, ``cut_at_ms`` the
+``batch`` is the batch without entries that puts the row under the chain. While the last row of a queue is ``begun``,
+events up to (epoch, seq), its *cut*, and batches and quarantined bytes up to ``cut_batch`` may be deleted, and nothing
+else. ``head`` is the chain's at the cut, ``cut_at_ms`` the
 time of the last event there, ``through_entries`` and ``through_events`` how many there have ever been
 up to it, ``rules`` what was kept for how long. ``done``: how many ``jobs`` and ``events`` this prune
 removed, the number of events that it left up to the cut, and the SHA-256 of these and of what batches up to there had

@@ -11,8 +11,8 @@ from typing import Final
 
 DOORS: Final = {
     "job_event": "(OLD.epoch, OLD.seq) <= (p.epoch, p.seq)",
-    "mirror_batch": "OLD.batch <= p.batch",
-    "quarantine": "OLD.batch <= p.batch",
+    "mirror_batch": "OLD.batch <= p.cut_batch",
+    "quarantine": "OLD.batch <= p.cut_batch",
 }
 """Tables from which a prune (a row p of mirror_prune) may delete, and what must not be beyond its cut."""
 

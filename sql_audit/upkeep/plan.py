@@ -16,12 +16,9 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import State
-from sql_audit.errors import NotProven
 from sql_audit.proof.log import LAST_PRUNE
-from sql_audit.proof.result import Verdict
 from sql_audit.store.database import Database
 from sql_audit.store.tables import JOB_STATES
-from sql_audit.times import readable
 
 OUTCOMES: Final = {
     "dead" if state == "pruned" else state: state
@@ -47,10 +44,8 @@ _COUNTED: Final = text(
     "SELECT COALESCE(SUM(entries), 0) AS entries, COALESCE(SUM(events), 0) AS events "
     "FROM mirror_batch WHERE queue = :queue AND batch > :low AND batch <= :high"
 )
-_PROOFS: Final = text(
-    "SELECT p.batch, p.epoch, p.seq, p.verdict FROM mirror_proof p "
-    "JOIN mirror_batch b ON b.queue = p.queue AND b.batch = p.batch AND b.head = p.head "
-    "WHERE p.queue = :queue ORDER BY p.batch DESC"
+_LAST_WITH_ENTRIES: Final = text(
+    "SELECT batch FROM mirror_batch WHERE queue = :queue AND entries > 0 ORDER BY batch DESC LIMIT 1"
 )
 _ENDED: Final = "COALESCE(j.finished_at_ms, j.since_ms, 0)"
 
@@ -61,8 +56,6 @@ class Rules:
 
     older_than_ms: int
     keep: Mapping[str, int] = field(default_factory=dict)
-    accept_unknown: bool = False
-    """Also prune what verify could not prove, as long as it found nothing wrong (gaps, quarantine)."""
 
     def of(self, outcome: str) -> int:
         return self.keep.get(outcome, self.older_than_ms)
@@ -108,10 +101,7 @@ class Cut(NamedTuple):
 
 
 def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = None) -> list[Cut]:
-    """Where each queue's log is to be cut. Queues in which nothing is old enough are left out.
-
-    Raises NotProven if verify has not proven all that is to go; then nothing is to be pruned.
-    """
+    """Where each queue's log is to be cut. Queues in which nothing is old enough are left out."""
     with database.readers.connect() as connection:
         cursors = connection.execute(_CURSORS, {"queue": queue}).all()
         cuts = [_cut(connection, cursor, rules, now_ms) for cursor in cursors]
@@ -121,23 +111,23 @@ def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = N
 def _cut(connection: Connection, cursor: Any, rules: Rules, now_ms: int) -> Cut | None:
     name = cursor.queue
     last = connection.execute(LAST_PRUNE, {"queue": name}).one_or_none()
-    low = 0 if last is None else last.batch
+    low = 0 if last is None else last.cut_batch
+    with_entries = connection.execute(_LAST_WITH_ENTRIES, {"queue": name}).scalar_one_or_none() or 0
     ended_before = {state: now_ms - rules.of(outcome) for outcome, state in OUTCOMES.items()}
     found = _last_batch_before(
-        # The last batch has the entry at which the next one begins: it stays.
-        connection, name, low, cursor.batch - 1, now_ms - rules.shortest_ms
+        # The last batch with entries has the one at which the next batch begins: it stays.
+        connection, name, low, with_entries - 1, now_ms - rules.shortest_ms
     )  # fmt: skip
     if found is None:
         if last is None:
             return None
         # What was kept up to the old cut may be old enough now, or a prune was interrupted.
         same = Cut(
-            name, OutboxId(last.epoch, last.seq), last.cut_at_ms, last.batch, last.head,
+            name, OutboxId(last.epoch, last.seq), last.cut_at_ms, last.cut_batch, last.head,
             last.through_entries, last.through_events, ended_before, str(rules),
         )  # fmt: skip
         return same if last.kind != "done" or count(connection, same) else None
     batch, at_ms = found
-    _refuse_unproven(connection, batch, at_ms, rules, name)
     counted = connection.execute(_COUNTED, {"queue": name, "low": low, "high": batch.batch}).one()
     before = (0, 0) if last is None else (last.through_entries, last.through_events)
     return Cut(
@@ -163,23 +153,6 @@ def _last_batch_before(
         else:
             high = middle - 1
     return best
-
-
-def _refuse_unproven(
-    connection: Connection, batch: Any, at_ms: int, rules: Rules, queue: str
-) -> None:
-    proofs = connection.execute(_PROOFS, {"queue": queue}).all()
-    held = [p for p in proofs if rules.accept_unknown or p.verdict == Verdict.HOLDS]
-    if held and held[0].batch >= batch.batch:
-        return
-    proven = f"through {held[0].epoch}-{held[0].seq}" if held else "nowhere"
-    hint = ""
-    if proofs and proofs[0].batch >= batch.batch:
-        hint = " (it found nothing wrong, but gaps; --accept-gaps prunes them, too)"
-    raise NotProven(
-        queue=queue, cut=f"{batch.last_epoch}-{batch.last_seq}", cut_at=readable(at_ms),
-        proven=proven, hint=hint,
-    )  # fmt: skip
 
 
 def count(connection: Connection, cut: Cut) -> int:

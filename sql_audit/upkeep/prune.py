@@ -6,9 +6,11 @@ the *cut*, the end of a batch, still tells what every job alive there is and hol
 behind the cut with the chain's head that the prune recorded; it proves everything from there on, and
 that what was left is what the prune left.
 
-Nothing is removed that ``audit verify`` has not proven. The database itself refuses to delete, unless
-a row of mirror_prune says that a prune has begun, and up to where. Each transaction removes some
-thousand jobs; a prune that dies is taken up by the next one.
+A prune proves the log itself before it removes anything: what other proofs recorded is only for people, since a
+verifier could record a false one. The database refuses to delete, unless a row of mirror_prune says that a prune has
+begun, and up to where. Each such row is put under the chain by a batch of its own, without entries: a head that was
+kept elsewhere afterwards proves what the prune left. Each transaction removes some thousand jobs; a prune that dies is
+taken up by the next one.
 
     cuts = plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)     # upkeep.plan
     prune(database, cuts, by="ada", now_ms=now)
@@ -27,12 +29,18 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, CursorResult, text
 
+from sql_audit.errors import NotProven
+from sql_audit.mirror.cursor import Cursor
 from sql_audit.proof.log import kept_rows
-from sql_audit.store.chain import found_text
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.result import UNDER_WAY
+from sql_audit.proof.verify import verify
+from sql_audit.store.chain import Link, found_digest, found_text, rows_digest
 from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
 from sql_audit.store.partitions import Month, partitions
-from sql_audit.store.tables import mirror_prune
+from sql_audit.store.statements import CURSOR, INSERT_BATCH
+from sql_audit.store.tables import mirror_cursor, mirror_prune
 from sql_audit.store.triggers import refuse_truncate
 from sql_audit.upkeep.plan import Cut
 
@@ -41,6 +49,8 @@ JOBS_AT_ONCE: Final = 1_000
 BATCHES_AT_ONCE: Final = 5_000
 PAUSE_S: Final = 0.3
 """The longest pause between two transactions, in which the mirror gets its turn."""
+Progress = Callable[[str, int, int], None]
+"""What is told the queue, the events checked and how many there are."""
 _LOCK: Final = text("SELECT queue FROM mirror_cursor WHERE queue = :queue FOR UPDATE")
 
 
@@ -55,15 +65,25 @@ class Pruned:
     events: int = 0
     kept_events: int = 0
     """Events that are left up to the cut."""
+    head: str = ""
+    """The head of the chain with the record of the prune."""
 
 
-# What verify has proven.
-
-
-# What would leave.
-
-
-# Removing.
+def refuse_unproven(
+    database: Database, cuts: Sequence[Cut], *, accept_unknown: bool, on_progress: Progress
+) -> None:
+    """Prove the logs that are to be cut, and record the proof. Raises NotProven if one is violated, or cannot tell all
+    and that is not accepted. A prune that was interrupted may go on."""
+    if not cuts:
+        return
+    result = verify(database, *(cut.queue for cut in cuts), on_progress=on_progress)
+    for name, found in result.queues.items():
+        if found.violations:
+            raise NotProven(queue=name, why="is violated", hint="")
+        if not accept_unknown and any(note.says != UNDER_WAY for note in found.notes):
+            hint = ", and --accept-gaps prunes it all the same"
+            raise NotProven(queue=name, why="cannot tell all", hint=hint)
+    record_proofs(database, result)
 
 
 def prune(
@@ -72,14 +92,32 @@ def prune(
     *,
     by: str,
     now_ms: int,
+    accept_unknown: bool = False,
+    on_step: Callable[[str], None] = lambda _step: None,
+    on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
+    on_proof: Progress = lambda _queue, _done, _of: None,
+) -> list[Pruned]:
+    """Prove the logs of :func:`plan`'s cuts, and remove what these let go.
+
+    ``accept_unknown``: also remove what cannot be proven, as long as nothing is wrong (gaps, quarantine).
+    ``on_step`` is told each transaction when it is committed, ``on_progress`` the queue and its jobs
+    removed so far, ``on_proof`` the queue, the events checked and how many there are. Raises NotProven, and
+    what SQL raises; what was committed is gone, and the next prune goes on.
+    """
+    refuse_unproven(database, cuts, accept_unknown=accept_unknown, on_progress=on_proof)
+    return remove(database, cuts, by=by, now_ms=now_ms, on_step=on_step, on_progress=on_progress)
+
+
+def remove(
+    database: Database,
+    cuts: Sequence[Cut],
+    *,
+    by: str,
+    now_ms: int,
     on_step: Callable[[str], None] = lambda _step: None,
     on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
 ) -> list[Pruned]:
-    """Remove what the cuts of :func:`plan` let go.
-
-    ``on_step`` is told each transaction when it is committed, ``on_progress`` the queue and its jobs
-    removed so far. Raises what SQL raises; what was committed is gone, and the next prune goes on.
-    """
+    """Remove what the cuts let go, proven or not."""
     done = {cut.queue: Pruned(cut.queue, str(cut.at), cut.at_ms) for cut in cuts}
     run = _Run(database, cuts, done, by, now_ms, on_step, on_progress)
     for cut in cuts:
@@ -107,7 +145,7 @@ class _Run:
         return {
             "queue": cut.queue, "kind": kind, "at_ms": self.now_ms, "actor": self.by,
             "rules": cut.rules, "epoch": cut.at.epoch, "seq": cut.at.seq, "cut_at_ms": cut.at_ms,
-            "batch": cut.batch, "head": cut.head, "through_entries": cut.through_entries,
+            "cut_batch": cut.batch, "head": cut.head, "through_entries": cut.through_entries,
             "through_events": cut.through_events,
         }  # fmt: skip
 
@@ -116,12 +154,28 @@ class _Run:
         if self.database.dialect == "postgresql":
             connection.execute(_LOCK, {"queue": queue})
 
+    def _record(self, connection: Connection, cut: Cut, row: dict[str, Any]) -> str:
+        """Add a row of mirror_prune, and a batch without entries that has it. Returns the chain's head. The cursor is
+        locked."""
+        cursor = Cursor(*connection.execute(CURSOR, {"queue": cut.queue}).one())
+        number, at = cursor.batch + 1, cursor.position
+        assert at is not None
+        connection.execute(mirror_prune.insert(), row | {"batch": number})
+        found = found_digest(connection, cut.queue, number)
+        link = Link(
+            cursor.head, cut.queue, number, at, at, 0, 0, 0, 0, cursor.anchor or "", rows_digest(""), found
+        )  # fmt: skip
+        connection.execute(INSERT_BATCH, link.row)
+        moved = mirror_cursor.update().where(mirror_cursor.c.queue == cut.queue)
+        connection.execute(moved.values(batch=number, head=link.head))
+        return link.head
+
     def begin(self, cut: Cut) -> None:
         """Open the door, by recording what will leave through it."""
         with self.database.writing(wait=True) as connection:
             assert connection is not None
             self._lock(connection, cut.queue)
-            connection.execute(mirror_prune.insert(), self._row(cut, "begun"))
+            self._record(connection, cut, self._row(cut, "begun"))
             connection.commit()
         self.on_step("begun")
 
@@ -141,7 +195,7 @@ class _Run:
                 "jobs": told.jobs, "events": told.events, "kept_events": told.kept_events,
                 "kept_digest": digest.hexdigest(),
             }  # fmt: skip
-            connection.execute(mirror_prune.insert(), row)
+            told.head = self._record(connection, cut, row)
             connection.commit()
         self.on_step("done")
 

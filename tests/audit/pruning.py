@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.record import record_proofs
-from sql_audit.proof.result import Verdict
-from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from sql_audit.upkeep.plan import Rules, plan
 from sql_audit.upkeep.prune import Pruned, prune
@@ -30,12 +27,6 @@ def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
     story.run(100)
     auditlog.drain(mirror)
     return story
-
-
-def prove(database: Database) -> None:
-    result = verify(database)
-    assert result.verdict is Verdict.HOLDS, result.queues
-    record_proofs(database, result)
 
 
 def prune_at(database: Database, now_ms: int, *, days_kept: int = 90, **keep: int) -> list[Pruned]:

@@ -28,7 +28,7 @@ PROVED: Final = (
 
 ELSEWHERE: Final = {
     "audit_meta": "the name of the database: every chain begins with its hash",
-    "mirror_proof": "what verify itself wrote; prune asks besides whether its batch has that head",
+    "mirror_proof": "what verify itself wrote, for people: nothing else goes by it",
     "mirror_prune": "a prune's own record; its cut and what it left are compared: test_prune.py",
 }
 

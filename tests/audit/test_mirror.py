@@ -140,6 +140,7 @@ def test_the_database_refuses_to_change_the_past(
             "seq",
             "cut_at_ms",
             "batch",
+            "cut_batch",
             "through_entries",
             "through_events",
         )

@@ -15,7 +15,6 @@ from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.record import record_proofs
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import history, timeline
@@ -71,9 +70,6 @@ class Seasons:
 
     def prune(self) -> Pruned:
         """Prune all that is finished and proven."""
-        result = verify(self.database)
-        assert result.verdict is Verdict.HOLDS, result.queues
-        record_proofs(self.database, result)
         cuts = plan(self.database, Rules(0), now_ms=self.clock.now_ms)
         (done,) = prune(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
         return done
