@@ -20,7 +20,7 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import ago, oldest, one_line, print_table, say, shortened, span
+from rq_core.cli.text import ago, oldest, one_line, print_records, print_table, say, shortened, span
 from rq_core.model.counted import counted
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
 from rq_core.model.outcome import reason_of
@@ -260,9 +260,9 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
         print_json([document_of(each) for each in found])
         return
     now_ms = time.time() * 1000
-    print_table(
+    print_records(
         ("job", "task", "died", "reason", "failures", "losses", "error"),
-        (
+        [
             (
                 each.id,
                 each.fields.get("task", "?"),
@@ -273,7 +273,7 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
                 "" if each.error is None else shortened(str(each.error)),
             )
             for each in found
-        ),
+        ],
         empty=f"no dead jobs in {queue}",
         whole=("job",),
     )

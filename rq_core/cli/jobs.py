@@ -16,7 +16,7 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
-from rq_core.cli.text import print_table, say, span
+from rq_core.cli.text import print_records, say, span
 from rq_core.model.machine import DEFAULT_PRIORITY, State
 from rq_core.protocol.listing import MEMBERS_MAX
 
@@ -71,9 +71,9 @@ def jobs(
         return
     now_ms = time.time() * 1000
     of_task = f" of task {task}" if task is not None else ""
-    print_table(
+    print_records(
         ("job", "state", "for", "task", ""),
-        (
+        [
             (
                 each.id,
                 str(each.state),
@@ -82,7 +82,7 @@ def jobs(
                 _notes(each, known, now_ms),
             )
             for each in found.jobs
-        ),
+        ],
         empty=f"no jobs{of_task} in {queue} are {_either(wanted)}",
         whole=("job", "state"),
     )

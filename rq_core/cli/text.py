@@ -23,6 +23,8 @@ FIELD_MAX: Final = 1_000
 """Characters of a table's cell, whatever is in it."""
 CELL_MAX: Final = 100
 """Characters of a text from elsewhere in a cell of a table."""
+PROSE_WIDTH: Final = 140
+"""Columns from which on a table has room for a column of prose."""
 PIPED_WIDTH: Final = 1_000
 """Columns where the output is no terminal: wide enough that nothing is cut."""
 
@@ -113,6 +115,31 @@ def print_table(
     left_out = [each.title for each in columns if each not in shown]
     if left_out:
         say(f"no room for: {', '.join(left_out)}; --json prints all")
+
+
+def print_records(
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    empty: str,
+    whole: Collection[str] = (),
+) -> None:
+    """Print rows as a table whose last column is prose. On a terminal where that would be a narrow strip, print each
+    row as a few lines: what stands under the first head, the others with their heads, and the prose."""
+    import textwrap
+
+    width = terminal().width
+    if width >= PROSE_WIDTH or not rows:
+        print_table(head, rows, empty=empty, whole=whole)
+        return
+    for first, *others, prose in rows:
+        facts = ", ".join(
+            f"{title} {value}" for title, value in zip(head[1:-1], others, strict=True)
+        )
+        say(first)
+        for text in (facts, fit(prose, FIELD_MAX)):
+            for line in textwrap.wrap(text, max(width - 2, 1)):
+                say(f"  {line}")
 
 
 def fit(text: object, most: int = LINE_MAX) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -34,6 +36,7 @@ last ones."""
 OF_CAUSE: Final = {
     "RqCoreNoWorker": "workers",
     "RqCoreNoClaims": "scheduled",
+    "RqCoreTaskUnknown": "scheduled",
     "RqCoreLeasesOver": "running",
     "RqCoreJobsWait": "oldest",
     "RqCoreScopeFull": "blocked lanes",
@@ -79,7 +82,9 @@ class Frame(NamedTuple):
 )
 @server_options
 @json_option
+@click.pass_context
 def top(
+    ctx: click.Context,
     audit_url: str | None,
     redis_url: str,
     prefix: str,
@@ -88,10 +93,12 @@ def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show how the queues stand and what is wrong with them, until Ctrl-C. It changes nothing.
+    """Show how the queues stand and what is wrong with them, until q or Ctrl-C. It changes nothing.
 
-    With --json, print one document and end.
+    With --json, print one document and end. If Redis does not answer, the exit status of --json and --once is 1.
     """
+    from rq_core.metrics.causes import Unread
+
     with _looking(redis_url, prefix, audit_url) as look:
         frame = look()
         if as_json:
@@ -100,6 +107,8 @@ def top(
             terminal().print(render(frame, None, terminal().width))
         else:
             _watch(look, frame, every)
+            return
+    ctx.exit(1 if isinstance(frame.state, Unread) else 0)
 
 
 @contextlib.contextmanager
@@ -134,11 +143,54 @@ def _watch(look: Callable[[], Frame], frame: Frame, every: float) -> None:
     from rich.live import Live
 
     console, before = terminal(), None
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    with (
+        _keys() as leaves_within,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         while True:
             live.update(render(frame, before, console.width, console.height), refresh=True)
-            time.sleep(every)
+            if leaves_within(every):
+                return
             before, frame = frame, look()
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Give what waits so many seconds for the key q, and returns whether it was typed. Without a terminal to type at,
+    it only waits."""
+    if not sys.stdin.isatty():
+
+        def only_waits(seconds: float) -> bool:
+            time.sleep(seconds)
+            return False
+
+        yield only_waits
+        return
+    import select
+    import termios
+    import tty
+
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+
+    def leaves_within(seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if select.select([number], [], [], left)[0]:
+                typed = os.read(number, 1_024)
+                if not typed:
+                    # The terminal is gone.
+                    return True
+                if b"q" in typed.lower():
+                    return True
+        return False
+
+    # Each key at once, and not shown; Ctrl-C stays what it is.
+    tty.setcbreak(number)
+    try:
+        yield leaves_within
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
 
 
 def document_of(frame: Frame) -> dict[str, Any]:

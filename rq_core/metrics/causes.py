@@ -14,7 +14,7 @@ from rq_core.model.counted import counted
 from rq_core.model.limits import shown
 from rq_core.model.reader import LogOverview
 from rq_core.model.url import AUDIT_URL_VARIABLE
-from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad
+from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad, Unserved
 
 JUST_NOW_MS = 600_000
 """How long a death is told, in ms: as long as its alert looks back."""
@@ -87,6 +87,8 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
     if ready and queue.paused:
         says = f"paused, and {counted(ready, 'job is ready', 'jobs are ready')}"
         yield Cause("RqCoreQueuePaused", name, says)
+    if queue.unserved is not None and present:
+        yield Cause("RqCoreTaskUnknown", name, _unserved(queue.unserved))
     for scope in queue.full_scopes:
         yield Cause("RqCoreScopeFull", name, _full(queue, scope))
     if not queue.paused:
@@ -113,6 +115,12 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
         yield Cause("RqCoreMirrorBehind", name, behind)
     if len({(each.says.version, each.says.code) for each in present}) > 1:
         yield Cause("RqCoreCodeSkew", name, "its workers run different code or versions of rq-core")
+
+
+def _unserved(jobs: Unserved) -> str:
+    many = counted(jobs.jobs, f"job of {jobs.task} was", f"jobs of {jobs.task} were")
+    why = "lack the task or refuse its arguments" if jobs.task_known else "do not have this task"
+    return f"at least {many} given back by workers, which {why}"
 
 
 def _leases_over(queue: QueueOverview) -> str:

@@ -70,6 +70,7 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
         ("queue_oldest_blocked_seconds", (queue.oldest_blocked_ms or 0) / 1000),
         ("queue_overdue_seconds", queue.overdue_ms / 1000),
         ("queue_leases_over", queue.leases_over),
+        ("queue_unserved_jobs", queue.unserved.jobs if queue.unserved else 0),
         ("queue_paused", int(queue.paused)),
         ("backlog_events", queue.backlog),
         ("backlog_bytes", queue.backlog_bytes),

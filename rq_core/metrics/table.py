@@ -173,6 +173,12 @@ FAMILIES: Final = (
     ),
     _state("rqc_worker_busy_places", "How many of these places are taken.", "queue"),
     _state(
+        "rqc_queue_unserved_jobs",
+        "Of the ten scheduled jobs that are due first, those of one task that workers gave back: they do not have the"
+        " task, or refuse the arguments.",
+        "queue",
+    ),
+    _state(
         "rqc_worker_codes",
         "How many different digests of their tasks' code and versions of rq-core they have: more than 1 while a deploy"
         " is under way, or after one that missed a worker.",

@@ -29,6 +29,8 @@ class Holder(NamedTuple):
     task: str | None = None
     reason: str | None = None
     """Of a dead job: why it died."""
+    given_back: bool = False
+    """Whether a worker has given it back since it lacks the task, or refuses the arguments."""
 
 
 def members(scope: str) -> tuple[str, str]:
@@ -92,5 +94,5 @@ def holders_of(queue: str, ids: Sequence[str], lines: Sequence[str | None]) -> l
         readable = since.isascii() and since.isdigit() and len(since) < 19
         since_ms = int(since) if readable else None
         by, task, reason = map(fields.get, ("by", "task", "reason"))
-        found.append(Holder(job_id, by, since_ms, task, reason))
+        found.append(Holder(job_id, by, since_ms, task, reason, "unknown" in fields))
     return found

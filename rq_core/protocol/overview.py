@@ -28,7 +28,7 @@ from rq_core.protocol import lines, outbox_age
 from rq_core.protocol.cap_reads import Holder, holders_of, members
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
-from rq_core.protocol.presence import PresentWorker, rows_command, rows_of
+from rq_core.protocol.presence import PresentWorker, known_tasks, rows_command, rows_of
 from rq_core.protocol.reads import Listed
 from rq_core.protocol.usable import check, number_of
 
@@ -40,6 +40,8 @@ SCOPES_MAX: Final = 9
 """Scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2
 """Jobs at the head of a list whose age is read: the first may be a cancelled one that no claim has passed over yet."""
+SCHEDULED_MAX: Final = 10
+"""Scheduled jobs that are looked at, those first that are due first: a worker may have given them back."""
 BLOCKED_MAX: Final = 4
 """Blocked lanes whose age and jobs are read: so many that wait for a task's cap, and so many of all."""
 LIMITS_MAX: Final = 200
@@ -88,6 +90,17 @@ class Death:
     task: str
     reason: str
     ago_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """Jobs of one task that workers have given back: their code lacks the task, or refuses the arguments."""
+
+    task: str
+    jobs: int
+    """How many of them were looked at."""
+    task_known: bool | None
+    """Whether a worker that is there has the task. None: that is not known, or no worker is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +164,8 @@ class QueueOverview:
 
     kept_bytes: int = 0
     """What its kept results take, what an entry costs besides included (the setting kept_max_bytes bounds it)."""
+    unserved: Unserved | None = None
+    """Of the scheduled jobs that are due first, those that no worker could run; None: there are none."""
     evicted: int = 0
     """Kept results that have lost their values since the queue was made, so that others had room."""
 
@@ -243,7 +258,7 @@ class Look:
             ["HLEN", keys("jobs")],
             ["HGETALL", keys("meta")],
             ["HSCAN", keys("caps"), 0, "COUNT", LIMITS_MAX],
-            ["ZRANGE", keys("scheduled"), 0, 0, "WITHSCORES"],
+            ["ZRANGE", keys("scheduled"), 0, SCHEDULED_MAX - 1, "WITHSCORES"],
             *(
                 ["ZRANGEBYSCORE", keys("open"), n * RANK, f"({(n + 1) * RANK}", "LIMIT", 0, 1]
                 for n in range(len(PRIORITIES))
@@ -269,8 +284,11 @@ class Look:
         check(self.keys.queue, self.facts)
         self.limits, all_read = _limits_of(pairs_of(stored))
         self.limits_exact = all_read and str(cursor) == "0"
-        self.due_ms = _score(due)
+        first_due = pairs_of(due)
+        self.due_ms = next(map(float, first_due.values()), None)
+        self.first_due = [name[4:] for name in first_due if name.startswith("job|")]
         self.workers, self.workers_exact = rows_of(pairs_of(rows), self.now_ms), str(more) == "0"
+        self.known = known_tasks(pairs_of(rows), self.now_ms, whole=self.workers_exact)
         blocked = [member.split("|") for member in dict.fromkeys([*tasks, *first])]
         self.lanes = [("", lane) for found in opened for lane in found]
         self.lanes += [(scope, lane) for scope, _, lane in blocked]
@@ -340,7 +358,7 @@ class Look:
     def _ids(self) -> list[str]:
         ids = [job_id for head in self.heads for job_id in head]
         firsts = [each for each in self.first_of if each is not None]
-        return list(dict.fromkeys([*ids, *firsts, *self.died]))
+        return list(dict.fromkeys([*ids, *firsts, *self.died, *self.first_due]))
 
     # All of it.
 
@@ -393,6 +411,7 @@ class Look:
             remembered=self.remembered,
             remembered_bytes=number("results_bytes"),
             kept_bytes=number("kept_bytes"),
+            unserved=self._unserved(),
             evicted=number("evicted"),
         )
 
@@ -425,6 +444,15 @@ class Look:
             return None
         return Death(job.id, job.task or "?", job.reason or "?", self._age(job.id))
 
+    def _unserved(self) -> Unserved | None:
+        """The task of which the most jobs were given back."""
+        jobs = (self.jobs.get(job_id) for job_id in self.first_due)
+        tasks = [job.task or "?" for job in jobs if job is not None and job.given_back]
+        if not tasks:
+            return None
+        task = max(tasks, key=tasks.count)
+        return Unserved(task, tasks.count(task), self.known.knows(task))
+
     def _age(self, job_id: str) -> int:
         return max(0, self.now_ms - self.since[job_id])
 
@@ -447,13 +475,6 @@ class Look:
                 blocked_jobs=sum(jobs),
                 blocked_jobs_exact=len(jobs) >= lanes,
             )
-
-
-def _score(reply: Sequence[Any]) -> float | None:
-    """The score of a reply of one member WITHSCORES, flat in RESP2, a list of pairs in RESP3; None: no member."""
-    if not reply:
-        return None
-    return float(reply[0][1] if isinstance(reply[0], list) else reply[1])
 
 
 def _limits_of(stored: Mapping[str, str]) -> tuple[dict[str, CapEntry], bool]:

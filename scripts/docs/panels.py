@@ -100,6 +100,10 @@ ROWS: Final = (
                 ((f"rqc_worker_places{_Q}", "{{queue}} places"), (f"rqc_worker_busy_places{_Q}", "{{queue}} busy")),
             ),
             Panel(
+                "Jobs that workers gave back", "short", _by_queue(f"rqc_queue_unserved_jobs{_Q}"),
+                "their code lacks the task, or refuses the arguments",
+            ),
+            Panel(
                 "Different code", "short", _by_queue(f"rqc_worker_codes{_Q}"),
                 "more than 1 while a deploy is under way",
             ),

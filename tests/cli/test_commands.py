@@ -297,6 +297,23 @@ def test_why_a_job_died_is_shown_on_one_line_and_steers_no_terminal(
     assert "error " not in cli.ok("job", "bare")
 
 
+def test_on_a_narrow_terminal_no_word_of_a_list_of_jobs_is_broken(
+    cli: CommandLine, kill: Kill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "mx.example.org refused ada@b.c: recipient unknown"
+    kill("mail", "d" * 32, error=json.dumps({"type": "ConnectionError", "message": message}))
+    cli.ok(
+        "enqueue", "mail", "send", "--id", "w" * 32, "--delay", "86401", "--priority", "critical"
+    )
+    monkeypatch.setenv("COLUMNS", "80")
+
+    dead, jobs = cli.ok("dead", "mail"), cli.ok("jobs", "mail")
+
+    assert max(map(len, (dead + jobs).splitlines())) <= 80
+    assert {"d" * 32, "gave_up,", "ConnectionError:", *message.split()} <= set(dead.split())
+    assert {"w" * 32, "scheduled,", "critical", "priority"} <= set(jobs.split())
+
+
 def test_a_requeued_job_shows_no_error_of_its_former_life(cli: CommandLine, kill: Kill) -> None:
     kill("mail", "d1", error='{"type":"ValueError","message":"no"}')
     cli.ok("requeue", "d1")

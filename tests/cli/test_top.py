@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import os
 import pty
 import re
@@ -192,7 +193,19 @@ def test_what_cannot_be_read_is_said() -> None:
     assert (document_of(away)["up"], document_of(away)["audit_up"]) == (False, False)
 
 
-def test_it_is_shown_again_until_it_is_interrupted(cli: CommandLine, client: Client) -> None:
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://user:wrong@%s/0"])
+def test_once_fails_if_redis_cannot_be_asked(cli: CommandLine, url: str) -> None:
+    url = url.replace("%s", cli.url.partition("//")[2].partition("/")[0])
+
+    once, document = (cli("top", how, url=url) for how in ("--once", "--json"))
+
+    assert (once.exit_code, document.exit_code) == (1, 1)
+    assert "RqCoreRedisDown" in once.stdout
+    assert json.loads(document.stdout)["up"] is False
+
+
+@pytest.mark.parametrize(("key", "status"), [(b"\x03", 130), (b"xq", 0)])
+def test_it_is_shown_again_until_it_is_left(cli: CommandLine, key: bytes, status: int) -> None:
     cli.ok("enqueue", "mail", "send")
     command = [sys.executable, "-m", "rq_core.cli", "top", "--every", "0.5", "--redis", cli.url]
     pid, terminal = pty.fork()
@@ -212,14 +225,14 @@ def test_it_is_shown_again_until_it_is_interrupted(cli: CommandLine, client: Cli
     wait_until(lambda: shows(b"1 ready, and no worker"), "it shows the queue", timeout=20)
     cli.ok("enqueue", "mail", "send")
     wait_until(lambda: shows(b"2 ready, and no worker"), "it looks again", timeout=20)
-    os.kill(pid, signal.SIGINT)
+    os.write(terminal, key)
     deadline = time.monotonic() + 10
     while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
         shows(b"")
     os.close(terminal)
 
     assert ended[0] == pid
-    assert os.waitstatus_to_exitcode(ended[1]) == 130
+    assert os.waitstatus_to_exitcode(ended[1]) == status
 
 
 def test_what_pages_comes_before_any_number_of_causes_that_do_not(

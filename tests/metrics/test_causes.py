@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -25,13 +25,33 @@ def said(seed: Seed) -> dict[str, str]:
     return {each.alert: each.says for each in causes(seed.client.run(seed.calls.overview.all()))}
 
 
-def works(seed: Seed, worker: str = "w-1", *, silent_s: int = 0) -> None:
+def works(
+    seed: Seed, worker: str = "w-1", *, silent_s: int = 0, tasks: Sequence[str] = ("t",)
+) -> None:
     """A worker says that it is there; with ``silent_s``, so long ago."""
     says = Presence("web-1", 1, "0.1.0", "c0de0001", (seed.queue,), 1, 1, 0)
-    seed.client.run(presence.tell("rqc", worker, says, [seed.queue], ["t"]))
+    seed.client.run(presence.tell("rqc", worker, says, [seed.queue], tasks))
     row = seed.control.hget(seed.keys("workers"), worker)
     seen, _, facts = str(row).partition(" ")
     seed.control.hset(seed.keys("workers"), worker, f"{int(seen) - silent_s} {facts}")
+
+
+@pytest.mark.parametrize(("tasks", "why"), [
+    (["t"], "lack the task or refuse its arguments"),
+    (["other"], "do not have this task"),
+])  # fmt: skip
+def test_jobs_that_workers_gave_back_are_told_with_their_task(
+    seed: Seed, tasks: list[str], why: str
+) -> None:
+    seed.enqueue("a", "b")
+    seed.rollback(*seed.claim().jobs, reason="unknown_task")
+    assert "RqCoreTaskUnknown" not in said(seed)
+
+    works(seed, tasks=tasks)
+
+    assert said(seed)["RqCoreTaskUnknown"] == (
+        f"at least 2 jobs of t were given back by workers, which {why}"
+    )
 
 
 def lose(seed: Seed, *ids: str, active_ms_ago: int, back_in_ms: int = 0) -> None:
