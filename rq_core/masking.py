@@ -20,6 +20,8 @@ _NAMED: Final = (
     r"('(?:[^'\\]|\\[\s\S])*+(?:'|\\?\Z)|[^\s&]+)"
 )
 """``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces stands in quotes."""
+_ESCAPED: Final = r"(?<![\w%])(?=\w*%)([\w%]++=)[^\s&]+"
+"""``?pass%77ord=…``: a name with an escape in it may be any."""
 _WORD: Final = r"\S+"
 _OF_URL: Final = r"//[^/@:]*:"
 """``//user:password@``, to the last ``@``: people forget to escape ``/``, ``@`` and ``#``."""
@@ -32,6 +34,8 @@ def masked(text: str) -> str:
     if "=" in text:
         # First: such a value may have an @, which would end another's password.
         text = re.sub(_NAMED, rf"\1{MASK}", text)
+        if "%" in text:
+            text = re.sub(_ESCAPED, rf"\1{MASK}", text)
     return re.sub(_WORD, _without_user, text) if "@" in text else text
 
 

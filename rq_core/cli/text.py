@@ -93,7 +93,7 @@ def print_table(
     found = [list(row) for row in rows]
     if not found:
         if empty:
-            click.echo(empty)
+            say(empty)
         return
     from rq_core.cli.columns import Column, chosen, table_of
 

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from rq_core.model.effects import BEGINNINGS
 from rq_core.model.machine import Event
 from sql_audit.errors import HistoryUnknown
-from sql_audit.store import orphans
+from sql_audit.store import migrate, orphans
 from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import failure
 from sql_audit.store.statements import AUDIT_ID
 from sql_audit.times import readable
 
@@ -425,12 +427,16 @@ def audit_id(database: Database) -> str:
 def history_of(url: str, job_id: str, queue: str | None) -> list[LoggedEvent]:
     """A job's events, oldest first, from the database at ``url``, as handles ask for them; None: of all queues.
 
-    There are none while the mirror is behind the job, nor after a prune removed it: see :func:`unknown`.
+    There are none while the mirror is behind the job, nor after a prune removed it: see :func:`unknown`. Raises
+    AuditError if the database does not answer, or has no log.
     """
     database = Database(url)
     try:
+        migrate.check_current(database)
         return history(database.readers, job_id, queue)
     except HistoryUnknown:
         return []
+    except SQLAlchemyError as error:
+        raise failure(database.url, error) from error
     finally:
         database.close()

@@ -20,6 +20,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -76,6 +77,14 @@ BACKGROUND_ROWS: Final = 500
 PAUSE_S: Final = 1.0
 """Seconds of rest after which a connection to PostgreSQL is looked at before it is used."""
 
+_LIBPQ: Final = re.compile(
+    r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=",
+    re.IGNORECASE,
+)
+"""``host=… password=…``, as libpq reads it."""
+_NO_SCHEME: Final = re.compile(r"[^/@:\s]*:.*@")
+"""``user:password@host/database``."""
+
 T = TypeVar("T")
 
 
@@ -89,6 +98,9 @@ def normalise(text: str) -> URL:
     if not text:
         raise AuditUrlInvalid(url=text, why="it is empty")
     if "://" not in text:
+        # A file would have the password in its name.
+        if _LIBPQ.search(text) or _NO_SCHEME.match(text):
+            raise AuditUrlInvalid(url=text, why="it is neither a path nor a URL")
         return URL.create("sqlite", database=text)
     unescaped = text.count("@") > 1 or "@" in text.partition("?")[2]
     if unescaped and not text.startswith("sqlite"):

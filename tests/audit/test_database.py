@@ -254,10 +254,22 @@ def test_addresses_as_people_write_them(said: str, meant: str) -> None:
     assert normalise(said).render_as_string(hide_password=False) == meant
 
 
-@pytest.mark.parametrize("said", ["", "mysql://h/d", "sqlite://", "sqlite:///:memory:", "://x"])
+WORDS = [
+    "host=h password=hunter",
+    "password='hunter'\tdbname = d",
+    "user:hunter@host/d",
+    ":hunter@host",
+]
+"""As libpq and people write it: SQLite made a file of this name."""
+
+
+@pytest.mark.parametrize(
+    "said", ["", "mysql://h/d", "sqlite://", "sqlite:///:memory:", "://x", *WORDS]
+)
 def test_other_addresses_are_refused(said: str) -> None:
-    with pytest.raises(AuditUrlInvalid, match="Use a path"):
+    with pytest.raises(AuditUrlInvalid, match=r"Use a path, .*or postgresql://") as caught:
         Database(said)
+    assert "hunter" not in str(caught.value)
 
 
 def test_a_password_is_never_shown() -> None:

@@ -10,6 +10,7 @@ import ast
 import json
 import threading
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +169,70 @@ def test_hostile_text_neither_steers_a_terminal_nor_forges_a_line(
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Usage" not in result.output
     assert result.output
-    for line in result.output.split("\n"):
+    assert_harmless(result.output)
+
+
+def assert_harmless(output: str) -> None:
+    for line in output.split("\n"):
         steering = [c for c in line if unicodedata.category(c) in ("Cc", "Cf", "Cs")]
         assert steering == [], (steering, line[:200])
         assert not line.startswith(FORGED), line[:200]
         assert len(line) <= LINE_MAX, line[:200]
+
+
+OTHER_ARGUMENTS = {"unique": [["mail", HOSTILE], ["mail", "free", HOSTILE]]}
+ENDLESS = {"--port", "--audit"}
+"""Options with which a command would serve, or make files."""
+DESTROYING = {"audit run", "audit off", "audit fork", "queue delete"}
+"""Commands behind which others find nothing more."""
+
+
+def hostile_calls(name: str) -> Iterator[list[str]]:
+    """The calls of a command with hostile text for each of its arguments and options in turn."""
+    command: click.Command = root
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), word)
+        assert found is not None
+        command = found
+    given = CALLS.get(name, [])
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            yield from (
+                [*given[:at], HOSTILE, *given[at + 1 :]] for at in range(max(1, len(given)))
+            )
+        elif not getattr(parameter, "is_flag", False) and not ENDLESS.intersection(parameter.opts):
+            yield [*given, parameter.opts[-1], HOSTILE]
+    yield from OTHER_ARGUMENTS.get(name, [])
+
+
+def test_what_a_command_is_given_is_printed_as_text_too(
+    planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty answer repeated the name that was asked for, with whatever was in it."""
+    redis_url, audit_url = planted
+    monkeypatch.setenv("RQ_CORE_REDIS_URL", redis_url)
+    monkeypatch.setenv("RQ_CORE_AUDIT_URL", audit_url)
+    for name in [*(CALLS.keys() - DESTROYING), "health", "acl", "audit grants", "server status"]:
+        for words in hostile_calls(name):
+            result = CliRunner().invoke(root, [*name.split(), *words])
+
+            assert result.exception is None or isinstance(result.exception, SystemExit), words
+            assert_harmless(result.output)
+
+
+def test_a_log_without_tables_is_told_in_one_line_where_a_result_is_asked_for(
+    valkey_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "empty.db"
+    file.touch()
+
+    result = CliRunner().invoke(
+        root, ["result", "j-1", "--redis", valkey_url, "--audit", str(file)]
+    )
+
+    assert (result.exit_code, result.output.count("\n")) == (1, 1), result.output
+    assert "there is no audit log at" in result.output
 
 
 PRINTERS = {
