@@ -18,6 +18,7 @@ the URL of an ordinary Redis server. How two processes never start two servers o
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -35,6 +36,8 @@ from redis.retry import Retry
 
 from rq_core.embedded import keeper as server_keeper
 from rq_core.errors import ServerUnavailable
+
+log = logging.getLogger(__name__)
 
 DEFAULT_DIRECTORY = Path(".rq-core")
 IDLE_S_DEFAULT = 3600.0
@@ -68,7 +71,16 @@ def resolve(url: str) -> str:
     """Return a URL that redis-py understands; an embedded server is started if need be."""
     if not is_embedded(url):
         return url
-    return ensure(directory_of(url), idle_s=_idle_of(url))
+    idle_s, place = _idle_of(url), _prepare(directory_of(url))
+    path, started = _ensure(place, idle_s=idle_s, timeout_s=START_TIMEOUT_S)
+    if started:
+        # A warning, so that it is seen without any configuration: in another folder it is another server.
+        log.warning(
+            "embedded:// started the server of %s, which ends after %g s without clients",
+            place,
+            idle_s,
+        )
+    return path
 
 
 def directory_of(url: str) -> Path:
@@ -102,14 +114,18 @@ def ensure(
 
     A server that already runs keeps the `idle_s` it was started with.
     """
-    place = _prepare(directory)
+    return _ensure(_prepare(directory), idle_s=idle_s, timeout_s=timeout_s)[0]
+
+
+def _ensure(place: Path, *, idle_s: float, timeout_s: float) -> tuple[str, bool]:
+    """Return the URL of a folder's server, and whether it was started here."""
     deadline = time.monotonic() + timeout_s
     started = False
     while True:
         path = _socket_path(place)
         state = _ask(path, timeout_s=min(ANSWER_TIMEOUT_S, timeout_s)) if path else "no socket"
         if path and state == "ready":
-            return _url(path)
+            return _url(path), started
         if state == "loading":
             # Reading back a long log takes its time; what counts is that it goes on.
             deadline = time.monotonic() + timeout_s

@@ -73,7 +73,11 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
 )
 @json_option
 def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What was running and waiting at TIME (UTC, or Unix ms), and which jobs held which scope."""
+    """What was running and waiting at TIME, and which jobs held which scope.
+
+    TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s,
+    m, h, d, w or y) or Unix ms.
+    """
     with asking(url) as engine:
         from sql_audit.queries import history, timeline
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rq_core.errors import AuditNotConfigured
 from rq_core.model.url import AUDIT_URL_VARIABLE
 from sql_audit.errors import NothingMirrored, QueueNotMirrored
+from sql_audit.times import moment_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -27,28 +28,23 @@ audit_option = click.option(
     help="The audit database: a path, sqlite:///path or postgresql://user@host/database.",
 )
 
-_MS_DIGITS: Final = 15
-"""Of the last year that has a name, 9999."""
-
 
 class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A time as people write it, as Unix ms: ``2026-11-21 10:00`` (UTC, if no zone is given)."""
+    """A time, as :func:`sql_audit.times.moment_of` reads it."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         from datetime import UTC, datetime
 
-        text = str(value)
-        if text.isascii() and text.isdigit() and len(text) <= _MS_DIGITS:
-            return int(text)
         try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            self.fail(f"{text!r} is not a time: write 2026-11-21 10:00, or Unix ms", param, ctx)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return int(moment.timestamp() * 1000)
+            return moment_of(str(value), datetime.now(UTC))
+        except (ValueError, OverflowError):
+            self.fail(
+                f"{value!r} is not a time: write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms",
+                param,
+                ctx,
+            )
 
 
 def required(url: str | None) -> str:

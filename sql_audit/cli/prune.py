@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -14,11 +14,7 @@ from rq_core.cli.text import say
 from rq_core.model.counted import counted
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import progress
-from sql_audit.times import readable
-
-_UNITS_MS: Final = {
-    "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000,
-}  # fmt: skip
+from sql_audit.times import readable, span_ms_of
 
 
 class _Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -28,10 +24,10 @@ class _Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value)
-        number, unit = text[:-1], text[-1:]
-        if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()) or len(number) > 6:
-            self.fail(f"{text!r} is not a time span: write 90d (s, m, h, d, w or y)", param, ctx)
-        return int(number) * _UNITS_MS[unit]
+        try:
+            return span_ms_of(text)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class _Keep(_Span):

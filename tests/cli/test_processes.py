@@ -217,9 +217,15 @@ def test_embedded_server_from_the_command_line(
     assert shell("server", "status", *where).returncode == 1
     url = f"embedded://{directory}"
 
-    job_id = shell("enqueue", "mail", "send", "--redis", url).stdout.strip()
+    enqueued = shell("enqueue", "mail", "send", "--redis", url)
 
-    assert json.loads(shell("job", job_id, "--json", "--redis", url).stdout)["state"] == "ready"
+    assert f"embedded:// started the server of {directory}, which ends after" in enqueued.stderr
+    job_id = enqueued.stdout.strip()
+    assert (
+        json.loads((found := shell("job", job_id, "--json", "--redis", url)).stdout)["state"]
+        == "ready"
+    )
+    assert found.stderr == ""
     status = shell("server", "status", *where)
     assert status.returncode == 0
     assert status.stdout.startswith("running for ")

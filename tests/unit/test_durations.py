@@ -5,10 +5,13 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import click
 import pytest
 
 from rq_core import InvalidOption
 from rq_core.model.durations import instant_ms_of, ms_of, seconds_of
+from sql_audit.cli.options import Moment
+from sql_audit.times import moment_of
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,29 @@ def test_what_is_no_duration_is_refused(value: Any) -> None:
 def test_a_duration_below_its_minimum_is_refused_with_the_minimum() -> None:
     with pytest.raises(InvalidOption, match=r"from 0\.2 to"):
         seconds_of("lease", 0.1, minimum=0.2)
+
+
+@pytest.mark.parametrize(("text", "same"), [
+    ("10m ago", "2026-11-21 09:50:30"), ("1d ago", "2026-11-20 10:00:30"),
+    ("10:00", "2026-11-21 10:00"), ("10:00:30.5", "2026-11-20 10:00:30.5"), ("11:30", "2026-11-20 11:30"),
+    ("11:30+02:00", "2026-11-21 09:30"), ("2026-11-21", "2026-11-21 00:00Z"),
+])  # fmt: skip
+def test_a_moment_is_told_without_its_date_or_by_how_long_ago_it_was(text: str, same: str) -> None:
+    now = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
+
+    found = datetime.fromtimestamp(moment_of(text, now) / 1000, UTC)
+
+    assert found == datetime.fromisoformat(same).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ago", "10 ago", "10mago", "25:00", "10:", "2026-11", "10m ago x"]
+)
+def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(
+        click.BadParameter, match="write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms"
+    ):
+        Moment().convert(text, None, None)
 
 
 @pytest.mark.parametrize(
