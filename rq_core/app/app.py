@@ -457,13 +457,12 @@ class App(ManyProducer):
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
         """The plan that tells a server what the code declares: settings, limits, and tasks' policies.
 
-        Those of ``queues``, and of all queues that have settings. Returns what the server does not
-        take, as sentences.
+        Those of ``queues``. Returns what the server does not take, as sentences.
         """
         from rq_core.protocol.caps import DECLARED_WHY
 
         refused: list[str] = []
-        for queue in dict.fromkeys((*self._settings, *queues)):
+        for queue in queues:
             if self._settings.get(queue):
                 yield from calls.admin.configure(queue, self._settings[queue], why=DECLARED_WHY)
             limits = self.declared.limits(queue)
@@ -477,12 +476,12 @@ class App(ManyProducer):
         Raises ServerUnavailable, ServerUnsuitable.
         """
         client = self.client
-        client.run(self.declaration(client.calls, *self.declared.queues))
+        client.run(self.declaration(client.calls, *self.queues))
 
     async def apply_settings_async(self) -> None:
         """See apply_settings."""
         client = self.async_client()
-        await client.run(self.declaration(client.calls, *self.declared.queues))
+        await client.run(self.declaration(client.calls, *self.queues))
 
     # Caps.
 

@@ -99,10 +99,9 @@ class Supervisor:
         }
         try:
             # Once here, so that a missing server is one clear line and not one per process, again and again.
-            client = self._app.client
-            remarks = client.run(server_check.check(client.calls.delivery.asking))
             queues = self._options.worker.serving(self._app.queues).queues
-            self._met += meet(client, queues, self._app.queues)
+            met, remarks = meet(self._app, queues)
+            self._met += met
             status = self._begin_mirror()
             if status is not None:
                 # It has said why; without it, jobs would run unaudited although the operator asked for an audit.

@@ -428,7 +428,7 @@ class Delivery:
     def handshake(self, queue: str) -> Plan[Handshake]:
         """Meet a queue: make it if there is none, start a new epoch if Redis' history has changed."""
         if not self._met:
-            yield from server_check.inspect(self.asking)
+            yield from server_check.inspect(self.asking, queue)
         call = Call(
             "handshake",
             queue,

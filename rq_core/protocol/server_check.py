@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rq_core import errors
+from rq_core.model.keys import queue_keys
 from rq_core.model.url import is_cluster
 from rq_core.protocol.plan import Pause, Plan, ReplyError, Send, pairs_of
 
@@ -105,12 +106,13 @@ def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
     return [Remark("coverage", says)]
 
 
-def inspect(asking: Asking) -> Plan[Mapping[str, str] | None]:
-    """Look at INFO, and return what it says; None if it is hidden from this user. Raises ServerUnsuitable if the server
-    must not be used, ServerUnavailable."""
+def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] | None]:
+    """Look at INFO, and return what it says; None if it is hidden from this user. In a cluster the shard of ``queue``
+    is asked, if one is given: another may be down. Raises ServerUnsuitable if the server must not be used,
+    ServerUnavailable."""
     waited = 0.0
     while True:
-        info = yield from _ask_info(asking)
+        info = yield from _ask_info(asking, queue)
         if info is None:
             return None
         if info.get("cluster_enabled") == "1" and not is_cluster(asking.url):
@@ -128,9 +130,9 @@ def inspect(asking: Asking) -> Plan[Mapping[str, str] | None]:
         waited += 0.1
 
 
-def check(asking: Asking) -> Plan[list[Remark]]:
+def check(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
     """The same, and CONFIG: what is to be warned of. Raises ServerUnsuitable, ServerUnavailable."""
-    info = yield from inspect(asking)
+    info = yield from inspect(asking, queue)
     (reply,) = yield Send([["CONFIG", "GET", *_CONFIG]])
     if isinstance(reply, Exception):
         why = f" ({reply})" if isinstance(reply, ReplyError) else ""
@@ -182,9 +184,13 @@ def force() -> None:
     os.environ[FORCE_VARIABLE] = "1"
 
 
-def _ask_info(asking: Asking) -> Plan[Mapping[str, str] | None]:
+def _ask_info(asking: Asking, queue: str | None) -> Plan[Mapping[str, str] | None]:
+    beside = []
+    if queue is not None and is_cluster(asking.url):
+        # INFO has no key: it goes where the rest of the exchange goes.
+        beside = [["HGET", queue_keys(queue, asking.prefix)("meta"), "epoch"]]
     try:
-        (text,) = yield from asking.ask([["INFO"]])
+        text, *_ = yield from asking.ask([["INFO"], *beside], queue)
     except errors.ServerUnsuitable as error:
         if str(error.__cause__).startswith(_HIDDEN):
             return None

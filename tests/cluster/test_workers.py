@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import itertools
 import time
@@ -14,12 +15,14 @@ import pytest
 from rq_core.app.app import App
 from rq_core.errors import ServerUnavailable
 from rq_core.model.keys import queue_keys
-from rq_core.worker import Worker, WorkerOptions
+from rq_core.process.meeting import meet
+from rq_core.worker import Worker, WorkerOptions, startup
 from sql_audit.proof.result import QueueResult
 from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit.clusters import FAILOVER_S, RedisCluster
 from tests.kit.mirroring import mirroring
+from tests.kit.servers import engines
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working
 
@@ -202,6 +205,51 @@ async def test_slots_that_move_under_load_lose_nothing(
     assert [0] * 2 == [loss.orphaned for loss in moves]
     assert all("a slot that moved" in loss.says for loss in moves)
     assert [] == [loss for queue in queues[1:] for loss in log[queue].losses]
+
+
+@pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
+@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "down"])
+async def test_a_worker_that_starts_while_a_shard_is_away_serves_the_others(
+    cluster: RedisCluster,
+    load: Load,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    frozen: bool,
+) -> None:
+    """It ended after ten seconds, and no queue was served. A supervisor waited for ten minutes."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(startup, "START_WAIT_S", 4.0)
+    monkeypatch.setattr(startup, "LOOK_S_MAX", 0.1)
+    queues = [names[0] for names in cluster.queues(1).values()]
+    victim = cluster.primaries()[0]
+    away = next(q for q in queues if cluster.primary_of(queue_keys(q)("meta")) is victim)
+    spared = [queue for queue in queues if queue != away]
+    load.declare(*queues)
+    shard = cluster.shard_of(victim)
+    for server in shard:
+        server.freeze() if frozen else server.kill()
+    try:
+        async with working(load.app, queues=queues):
+            for queue in spared:
+                await load.app.enqueue_async(queue, "note", {"queue": queue, "key": queue})
+            await wait_until_async(lambda: load.ran.keys() == {*spared}, "the others run")
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                loop = asyncio.get_running_loop()
+                met, _ = await loop.run_in_executor(pool, meet, load.app, queues)
+            assert met == spared
+            assert f"no jobs of queue {away} are run until its shard answers" in caplog.text
+            for server in shard:
+                server.thaw() if frozen else server.start()
+            await wait_until_async(
+                lambda: f"queue {away}: is there now" in caplog.text, "it is met", timeout=30
+            )
+            await load.app.enqueue_async(away, "note", {"queue": away, "key": away})
+            await wait_until_async(lambda: away in load.ran, "its jobs run, too")
+    finally:
+        if frozen:
+            for server in shard:
+                server.thaw()
 
 
 @pytest.mark.alone

@@ -138,6 +138,14 @@ class RedisCluster:
     def primaries(self) -> list[RedisServer]:
         return [s for s in self.servers if s.running and self.ask(s, "ROLE")[0] == "master"]
 
+    def shard_of(self, primary: RedisServer) -> list[RedisServer]:
+        """A primary and its replica."""
+        name = self.id_of(primary)
+        ports = {
+            int(n[1].split("@")[0].split(":")[1]) for n in self._nodes(primary) if n[3] == name
+        }
+        return [primary, *(server for server in self.servers if server.port in ports)]
+
     def queues(self, count: int, prefix: str = "q") -> dict[int, list[str]]:
         """Names of queues, `count` on each shard: primary's port → names."""
         found: dict[int, list[str]] = {server.port: [] for server in self.primaries()}
