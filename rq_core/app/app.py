@@ -38,6 +38,7 @@ from rq_core.app.options import (
     JobOptions,
     PriorityName,
     keep_ms_of,
+    naming_options,
     spelling_out_options,
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, spec_max
@@ -159,6 +160,7 @@ class App(ManyProducer):
         max_memory: int | None = ...,
         on_dead: Hook | None = ...,
     ) -> TaskDecorator: ...
+    @naming_options
     def task(
         self,
         function: Callable[..., Any] | None = None,

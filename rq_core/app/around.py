@@ -15,8 +15,17 @@ from collections.abc import Callable
 from typing import Any
 
 from rq_core.app.context import JobContext
-from rq_core.app.depends import dependencies_of, is_async, name_of
+from rq_core.app.depends import dependencies_of, is_async, makes_managers, name_of
 from rq_core.errors import InvalidOption, InvalidTask
+
+
+def _makes_manager(function: Any) -> bool:
+    """Whether calling it gives a context manager, or the generator of one, as far as can be told without that."""
+    if not inspect.isroutine(inspect.unwrap(function)):
+        # A class, an object that is called, or a partial of either.
+        return makes_managers(function) or not isinstance(function, type)
+    called = inspect.unwrap(function)
+    return inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called)
 
 
 class Around:
@@ -41,6 +50,13 @@ class Around:
                 option="around",
                 value=function,
                 must="must take the job only: it gets no dependencies",
+            )
+        if not _makes_manager(function):
+            raise InvalidOption(
+                option="around",
+                value=function,
+                must="must yield once, around the handler: it is a plain function. Write a generator, or what"
+                " contextmanager makes of one",
             )
 
     def check(self, task: str, *, is_async: bool) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast
 
 from rq_core.errors import InvalidOption
 from rq_core.model.durations import Duration, instant_ms_of, ms_of
@@ -91,6 +92,23 @@ def spelling_out_options(function: F) -> F:
     if function.__doc__:  # Not with python -OO.
         function.__doc__ = f"{inspect.getdoc(function)}\n\n{inspect.getdoc(EnqueueOptions)}"
     return function
+
+
+def naming_options(function: F) -> F:
+    """Let a function refuse an option that it does not have with a list of those that it has."""
+    parameters = inspect.signature(function).parameters.values()
+    known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> Any:
+        for given in options.keys() - set(known):
+            words = f"{function.__name__}() got an unexpected keyword argument {given!r}"
+            if given in ("retries", "max_retries", "max_attempts"):
+                words += " (write retry=RetryPolicy(max_attempts=…))"
+            raise TypeError(f"{words}: its options are {', '.join(known)}")
+        return function(*args, **options)
+
+    return cast("F", checked)
 
 
 def keep_ms_of(keep_result: bool | Duration) -> int:

@@ -39,6 +39,7 @@ def make_task(
 
     Raises InvalidTask, InvalidName or InvalidOption."""
     own_name = getattr(function, "__name__", None)
+    _check_no_method(function, name or own_name)
     if name is None and (own_name is None or own_name == "<lambda>"):
         raise InvalidTask(task=repr(function), why="it has no name: pass name=…")
     name = check_name("task", name or own_name or "")
@@ -76,6 +77,21 @@ def make_task(
         steps=steps,
         aliases=tuple(aliases),
     )
+
+
+def _check_no_method(function: Callable[..., Any], name: str | None) -> None:
+    """Raise InvalidTask for a function in a class that takes the object, or the class: a worker has neither."""
+    scope, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    in_class = bool(scope) and not scope.endswith("<locals>")
+    code = getattr(function, "__code__", None)
+    first = code.co_varnames[:1] if code is not None and code.co_argcount else ()
+    is_method = in_class and first in (("self",), ("cls",)) and not inspect.ismethod(function)
+    if is_method or isinstance(function, classmethod):
+        raise InvalidTask(
+            task=name or repr(function),
+            why="it is a method, and a worker has no object to call it on: write a function at the top of a module, or"
+            " a staticmethod",
+        )
 
 
 def _check_aliases(

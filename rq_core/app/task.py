@@ -31,6 +31,13 @@ R = TypeVar("R")
 
 Isolation = Literal["process"]
 
+_ENQUEUE: Final = "enqueue(…) hands over a call, enqueue_async(…) does in an event loop"
+_OPTIONS: Final = "with_options(delay=60, …).enqueue(…) hands over a call with options"
+_ELSEWHERE: Final = {
+    "delay": _ENQUEUE, "send": _ENQUEUE, "defer": _ENQUEUE, "kiq": _ENQUEUE,
+    "apply_async": _OPTIONS, "send_with_options": _OPTIONS, "configure": _OPTIONS, "schedule": _OPTIONS,
+}  # fmt: skip
+"""What other queues call what a task does, by name."""
 _NO_STEPS: Final[Mapping[str, Step]] = MappingProxyType({})
 
 
@@ -58,6 +65,14 @@ class PreparedTask(Generic[P, R]):
         self._profile = options.profile(name)
         app.declared.check_queue(name, options.queue)
         self.placing.check_delay(options.delay_ms, options.due_ms)
+
+    if not TYPE_CHECKING:  # Type checkers know what a task has.
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what another queue's name for it is called here."""
+            hint = _ELSEWHERE.get(name)
+            words = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(f"{words}: {hint}" if hint else words, name=name, obj=self)
 
     @spelling_out_options
     def with_options(

@@ -137,9 +137,20 @@ class Asking:
         if why.startswith("MOVED"):
             # Only a client whose URL does not name a cluster sees this.
             why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
+        if why.startswith(("NOAUTH", "WRONGPASS")):
+            why = f"{why.rstrip('.')}: write {_with_password(self.url)}"
         if why.startswith("ERR it speaks "):
             why = f"{why}: begin the URL with {_other_scheme(self.url)}"
         return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))
+
+
+def _with_password(url: str) -> str:
+    """Where the password goes in a URL. (As a password is masked in any text, stars stand for it.)"""
+    scheme, _, rest = url.partition("://")
+    user, at, _ = rest.rpartition("@")
+    place = "/PATH" if scheme == "unix" else "HOST"
+    hint = "; what has no colon before it is read as the user" if at and ":" not in user else ""
+    return f"{scheme}://:***@{place} or {scheme}://USER:***@{place}, with the password in place of ***{hint}"
 
 
 def _other_scheme(url: str) -> str:

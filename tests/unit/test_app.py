@@ -338,6 +338,46 @@ def test_bad_settings_are_refused(app: App, name: str, options: dict[str, Any]) 
         app.queue(name, **options)
 
 
+class Mailer:
+    """Made by no worker."""
+
+    def send(self, to: str) -> None: ...
+
+    @classmethod
+    def send_all(cls) -> None: ...
+
+    @staticmethod
+    def post(to: str) -> None: ...
+
+
+def test_a_method_is_refused_as_a_task_when_it_is_defined(app: App) -> None:
+    for method in (Mailer.send, vars(Mailer)["send_all"]):
+        with pytest.raises(InvalidTask, match="it is a method"):
+            app.task(name="mail")(method)
+
+    assert app.task(Mailer.post).name == "post"
+
+
+def test_an_option_that_a_task_does_not_have_is_told_with_those_that_it_has(app: App) -> None:
+    with pytest.raises(
+        TypeError,
+        match=r"'retries' \(write retry=RetryPolicy.*its options are queue, name, retry,",
+    ):
+        app.task(retries=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("name", "hint"), [("delay", "enqueue"), ("apply_async", "with_options")])
+def test_a_name_from_another_queue_points_to_what_it_is_called_here(
+    app: App, name: str, hint: str
+) -> None:
+    task = app.task(Mailer.post)
+
+    for each in (task, task.with_options(delay=1)):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': {hint}"):
+            getattr(each, name)
+    assert not hasattr(task, "other")
+
+
 class Odd:
     pass
 

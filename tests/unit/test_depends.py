@@ -365,7 +365,7 @@ def test_the_error_of_the_handler_is_seen_and_cannot_be_hidden(app: App) -> None
 
     @app.around
     def around(job: Any) -> Iterator[None]:
-        return hides("around")()
+        yield from hides("around")()
 
     @app.task
     def in_thread(a: str = Depends(hides("outer")), b: str = Depends(hides("inner"))) -> None:
@@ -940,21 +940,25 @@ def test_what_cannot_be_an_around_is_refused(app: App) -> None:
     def two(job: Any, more: Any) -> None: ...
     def wants(job: Any, db: str = Depends(plain)) -> None: ...
     async def coroutine(job: Any) -> None: ...
+    def forgets(job: Any) -> None: ...
 
     for function, words in (
         (nothing, "must take one argument, the job"),
         (two, "must take one argument, the job"),
         (wants, "gets no dependencies"),
         (coroutine, "must yield once"),
+        (forgets, "must yield once, around the handler: it is a plain function"),
     ):
         with pytest.raises(InvalidOption, match=words):
             app.around(function)
 
 
 def test_an_around_that_gives_no_context_manager_fails_the_attempt(app: App) -> None:
-    @app.around
-    def forgets(job: Any) -> None:
-        """To yield."""
+    class Forgets:
+        def __call__(self, job: Any) -> None:
+            """Make no context manager."""
+
+    app.around(Forgets())
 
     @app.task
     def task() -> None: ...

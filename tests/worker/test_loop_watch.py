@@ -1,6 +1,7 @@
 """How late a worker's loop is, and how long ago it claimed, stands where its supervisor sees it."""
 
 import asyncio
+import inspect
 import time
 
 import pytest
@@ -9,8 +10,8 @@ from rq_core import App
 from rq_core.worker import Worker, WorkerOptions, loop_watch
 from rq_core.worker.flow import FlowTable
 from rq_core.worker.loop_watch import LoopWatch
-from tests.kit.wait import wait_until_async
-from tests.kit.working import at_work
+from tests.kit.wait import wait_until, wait_until_async
+from tests.kit.working import at_work, working
 
 
 async def test_a_loop_that_was_blocked_is_told_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +27,27 @@ async def test_a_loop_that_was_blocked_is_told_for_a_while(monkeypatch: pytest.M
     watch.stop()
 
     assert flow.vitals().answered_at == 0
+
+
+async def test_the_log_names_the_handler_that_blocks_the_loop(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop_watch, "EVERY_S", 0.02)
+    monkeypatch.setattr(loop_watch, "BLOCKED_S", 0.1)
+    app = App(valkey_url)
+
+    @app.task
+    async def crunch() -> None:
+        wait_until(lambda: "blocked the event loop" in caplog.text, "the log says so")
+
+    async with working(app) as worker:
+        job = await crunch.enqueue_async()
+        await wait_until_async(lambda: worker.stats.completed == 1, "it has ended")
+
+    (said,) = [r for r in caplog.records if "blocked the event loop" in r.getMessage()]
+    assert (said.__dict__["job"], said.__dict__["task"]) == (job.id, "crunch")
+    line = inspect.getsourcelines(crunch.function)[1] + 2
+    assert f", at {__file__}:{line}: " in said.getMessage()
 
 
 async def test_a_worker_tells_when_it_last_claimed_until_it_has_ended(app: App) -> None:
