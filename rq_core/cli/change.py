@@ -141,7 +141,9 @@ def _chosen(
         return ids, queue
     known_queues(client, all_of)
     counts = client.run(client.calls.reads.counts(all_of))
-    found = client.run(client.calls.reads.dead(all_of, max(counts.dead, 1)))
+    found, damaged = client.run(client.calls.reads.dead(all_of, max(counts.dead, 1)))
+    for why in damaged:
+        say(f"rq-core: {why}", err=True)
     return [job.id for job in reversed(found)], all_of
 
 

@@ -19,13 +19,15 @@ from rq_core.cli.options import (
     print_json,
     queue_option,
     server_options,
+    tell_damaged,
+    tell_denied,
 )
 from rq_core.cli.text import ago, oldest, one_line, print_records, print_table, say, shortened, span
 from rq_core.model.counted import counted
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
 from rq_core.model.outcome import reason_of
 from rq_core.model.state_line import write_line
-from rq_core.model.text import printable
+from rq_core.model.text import number_in, printable
 
 if TYPE_CHECKING:
     from rq_core.model.remembered import Result
@@ -71,6 +73,7 @@ def queues(ctx: click.Context, redis_url: str, prefix: str, *, as_json: bool) ->
         say(f"rq-core: queue {queue} cannot be read: {one_line(why)}", err=True)
     if found.strays:
         say(f"rq-core: {found.strays}", err=True)
+    tell_denied(found.denied)
     ctx.exit(1 if found.unreadable or found.strays else 0)
 
 
@@ -141,7 +144,7 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
 def _print_ended(queue: str, result: Result, value: str | None, *, as_json: bool) -> None:
     """Say what Redis remembers of a job that has ended, and the value that it returned."""
     if as_json:
-        kept = {} if value is None else {"value": json.loads(value)}
+        kept = {} if value is None else {"value": _value(value)}
         print_json({"queue": queue, **result._asdict(), **kept})
         return
     now_ms = time.time() * 1000
@@ -162,6 +165,13 @@ def _print_ended(queue: str, result: Result, value: str | None, *, as_json: bool
         say(f"{name:<{width}}  {printable(said)}")
 
 
+def _value(kept: str) -> Any:
+    try:
+        return json.loads(kept)
+    except ValueError:
+        return None
+
+
 def unknown_task(job: JobState, known: KnownTasks) -> str:
     """Return a sentence if no worker that lives has told of the task of a job that waits; else empty."""
     waits = job.state in (State.READY, State.SCHEDULED)
@@ -170,8 +180,8 @@ def unknown_task(job: JobState, known: KnownTasks) -> str:
 
 
 def _number(job: JobState, name: str, default: int = 0) -> int:
-    text = job.fields.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else default
+    found = number_in(job.fields.get(name))
+    return default if found is None else found
 
 
 def document_of(job: JobState) -> dict[str, Any]:
@@ -254,10 +264,11 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
     """
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
-        found = client.run(client.calls.reads.dead(queue, limit))
+        found, damaged = client.run(client.calls.reads.dead(queue, limit))
         total = client.run(client.calls.reads.counts(queue)).dead
     if as_json:
         print_json([document_of(each) for each in found])
+        tell_damaged(damaged)
         return
     now_ms = time.time() * 1000
     print_records(
@@ -277,5 +288,6 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
         empty=f"no dead jobs in {queue}",
         whole=("job",),
     )
-    if total > len(found):
+    if total > len(found) + len(damaged):
         say(f"{len(found):,} of {total:,}; --limit shows more")
+    tell_damaged(damaged)

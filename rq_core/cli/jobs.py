@@ -15,9 +15,11 @@ from rq_core.cli.options import (
     limit_option,
     print_json,
     server_options,
+    tell_damaged,
 )
 from rq_core.cli.text import print_records, say, span
 from rq_core.model.machine import DEFAULT_PRIORITY, State
+from rq_core.model.text import number_in
 from rq_core.protocol.listing import MEMBERS_MAX
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ def jobs(
                 for each in found.jobs
             ]
         )
+        tell_damaged(found.damaged)
         return
     now_ms = time.time() * 1000
     of_task = f" of task {task}" if task is not None else ""
@@ -94,6 +97,7 @@ def jobs(
         say(f"the first {len(found.jobs):,}; --limit shows more")
     if not known.workers:
         say(f"no worker runs for {queue}")
+    tell_damaged(found.damaged)
 
 
 def _either(states: list[State] | tuple[State, ...]) -> str:
@@ -102,15 +106,16 @@ def _either(states: list[State] | tuple[State, ...]) -> str:
 
 
 def _since(job: JobState, now_ms: float) -> str:
-    since = job.fields.get("since", "")
-    return span(now_ms - int(since)) if since.isdigit() else "?"
+    since_ms = number_in(job.fields.get("since"))
+    return "?" if since_ms is None else span(now_ms - since_ms)
 
 
 def _notes(job: JobState, known: KnownTasks, now_ms: float) -> str:
     fields: dict[str, Any] = dict(job.fields)
     notes = [unknown_task(job, known)]
-    if job.state is State.SCHEDULED and fields.get("due", "").isdigit():
-        left = int(fields["due"]) - now_ms
+    due_ms = number_in(job.fields.get("due"))
+    if job.state is State.SCHEDULED and due_ms is not None:
+        left = due_ms - now_ms
         notes.append(f"due in {span(left)}" if left > 0 else f"due since {span(-left)}")
     if fields.get("by"):
         notes.append(f"by {fields['by']}")

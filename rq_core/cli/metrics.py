@@ -45,7 +45,9 @@ def _most(family: Family) -> str:
     help="Print what metrics there are, with how many samples at most, and end.",
 )
 @server_options
+@click.pass_context
 def metrics(
+    ctx: click.Context,
     listen: str,
     audit_url: str | None,
     redis_url: str,
@@ -55,6 +57,8 @@ def metrics(
     listing: bool,
 ) -> None:
     """Show Prometheus how the queues stand, until SIGTERM or Ctrl-C.
+
+    With --once, the exit status is 1 if Redis does not answer, or refuses.
 
     What workers count is on their own port, `rq-core worker --health`. Needs the extra rq-core[metrics].
     """
@@ -88,7 +92,7 @@ def metrics(
         registry.register(collector)
         if once:
             click.echo(generate_latest(registry).decode(), nl=False)
-            return
+            ctx.exit(0 if collector.is_read else 1)
         # Blocked in the threads that begin from now on; this one takes them.
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)

@@ -7,7 +7,7 @@ import getpass
 import json
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -166,9 +166,9 @@ def connect(redis_url: str, prefix: str) -> Client:
 
 
 def known_queues(client: Client, *queues: str, told: bool = False) -> list[str]:
-    """Return the queues given, or all if none is. Raises UnknownQueue, or InvalidName.
+    """Return the queues given, or all that the user may read if none is. Raises UnknownQueue, or InvalidName.
 
-    What can name no queue is told on standard error, unless it was ``told``.
+    What can name no queue is told on standard error, unless it was ``told``; so is what the user may not read.
     """
     for queue in queues:
         check_name("queue", queue)
@@ -180,7 +180,29 @@ def known_queues(client: Client, *queues: str, told: bool = False) -> list[str]:
         # The list lies outside the queue's own slot, so it may lag behind.
         if queue not in known and not client.run(client.calls.reads.is_there(queue)):
             raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
-    return list(dict.fromkeys(queues)) or known
+    if queues:
+        return list(dict.fromkeys(queues))
+    readable = client.run(client.calls.reads.readable(known))
+    tell_denied([queue for queue in known if queue not in readable])
+    return readable
+
+
+def tell_damaged(reasons: Iterable[str]) -> None:
+    """Say on standard error which jobs cannot be read. Raises Exit with the status 1 if there are any."""
+    told = list(dict.fromkeys(filter(None, reasons)))
+    for why in told:
+        say(f"rq-core: {why}", err=True)
+    if told:
+        raise click.exceptions.Exit(1)
+
+
+def tell_denied(queues: Sequence[str]) -> None:
+    """Say on standard error which queues are left out, since the user may not read them."""
+    if queues:
+        say(
+            f"rq-core: not looked at, since this user may not read them: {', '.join(queues)}",
+            err=True,
+        )
 
 
 def print_json(document: Any) -> None:

@@ -95,7 +95,8 @@ def top(
 ) -> None:
     """Show how the queues stand and what is wrong with them, until q or Ctrl-C. It changes nothing.
 
-    With --json, print one document and end. If Redis does not answer, the exit status of --json and --once is 1.
+    With --json, print one document and end. The exit status of --json and --once is 1 if Redis does not answer, or
+    refuses.
     """
     from rq_core.metrics.causes import Unread
 
@@ -128,7 +129,7 @@ def _looking(redis_url: str, prefix: str, audit_url: str | None) -> Iterator[Cal
             try:
                 return what.get()
             except RqCoreError as error:
-                return Unread(" ".join(str(error).split()))
+                return Unread.of(error)
 
         def look() -> Frame:
             if log is not None:

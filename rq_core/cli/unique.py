@@ -17,8 +17,10 @@ from rq_core.cli.options import (
     limit_option,
     print_json,
     server_options,
+    tell_damaged,
 )
 from rq_core.cli.text import print_table, say, span, utc
+from rq_core.model.text import number_in
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -80,6 +82,7 @@ def _show(queue: str, words: tuple[str, ...], found: list[Held], *, as_json: boo
                 for each in found
             ]
         )
+        tell_damaged(each.damaged for each in found)
         return
     now_ms = time.time() * 1000
     print_table(
@@ -88,8 +91,8 @@ def _show(queue: str, words: tuple[str, ...], found: list[Held], *, as_json: boo
             (
                 each.name,
                 each.job_id,
-                "gone" if each.job is None else str(each.job.state),
-                "" if each.job is None else span(now_ms - int(each.job.fields["since"])),
+                _state(each),
+                _since(each, now_ms),
                 "" if each.until_ms is None else utc(each.until_ms),
             )
             for each in found
@@ -97,3 +100,17 @@ def _show(queue: str, words: tuple[str, ...], found: list[Held], *, as_json: boo
         empty=f"no job of {queue} holds {f'the name {words[0]}' if words else 'a name'}",
         whole=("name", "job"),
     )
+    tell_damaged(each.damaged for each in found)
+
+
+def _state(held: Held) -> str:
+    if held.job is not None:
+        return str(held.job.state)
+    return "?" if held.damaged else "gone"
+
+
+def _since(held: Held, now_ms: float) -> str:
+    if held.job is None:
+        return ""
+    since_ms = number_in(held.job.fields.get("since"))
+    return "?" if since_ms is None else span(now_ms - since_ms)

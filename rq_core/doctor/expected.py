@@ -25,6 +25,7 @@ from rq_core.model.names import (
 from rq_core.model.remembered import load_of
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
 from rq_core.model.state_line import Job, read_job, with_task, write_line
+from rq_core.model.text import bytes_of
 
 LISTS: Final = tuple(f"ready:{rank}" for rank in range(len(PRIORITIES)))
 INDEXES: Final = (
@@ -277,7 +278,7 @@ def _facts(expected: Expected) -> Iterator[Entry]:
         yield "meta", "tombstones", str(nowhere)
     # A line that is to change is counted again once it has changed.
     lines = [snapshot["results"][each.id] for each in expected.remembered]
-    size = sum(len(line.encode()) for line in lines)
+    size = sum(len(bytes_of(line)) for line in lines)
     if view.facts.get("results_bytes", "0") != str(size):
         yield "meta", "results_bytes", str(size)
     tied = {name for job in expected.jobs.values() for name in job.fields} & {

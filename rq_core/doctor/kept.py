@@ -15,6 +15,7 @@ from rq_core.model.machine import Event
 from rq_core.model.names import digest_of
 from rq_core.model.outcome import LOST, NOT_KEPT
 from rq_core.model.remembered import SAME, Result, read_result, with_words, words_of
+from rq_core.model.text import bytes_of
 
 SUCCEEDED: Final = "succeeded"
 _OUTCOMES: Final[Mapping[Event, frozenset[str]]] = {
@@ -73,7 +74,7 @@ def faults(line: str, result: Result, value: str | None, end: End) -> list[str]:
 def _of_value(result: Result, value: str | None, end: End) -> Iterator[str]:
     if result.value_bytes is None or end.event is not Event.SUCCEEDED:
         return
-    size = -1 if value is None else len(value.encode())
+    size = -1 if value is None else len(bytes_of(value))
     if wrong := wrong_value(result, value, end):
         yield wrong
     elif value is not None and size != result.value_bytes:

@@ -10,6 +10,7 @@ from rq_core.doctor.view import View
 from rq_core.model.ends import End
 from rq_core.model.outcome import LOST
 from rq_core.model.remembered import read_result, with_words
+from rq_core.model.text import bytes_of
 
 
 class Remembered(NamedTuple):
@@ -44,7 +45,7 @@ def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> R
     if result.value_bytes is None:
         return Remembered(job_id, line, None, result.met_ms)
     kept = value_by(value, end)
-    size = -1 if kept is None else len(kept.encode())
+    size = -1 if kept is None else len(bytes_of(kept))
     if kept is not None and (size == result.value_bytes or _has_digest(end)):
         line = with_words(line, result.outcome, {"bytes": str(size)})
         return Remembered(job_id, line, kept, result.met_ms)

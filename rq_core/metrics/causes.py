@@ -7,8 +7,9 @@ as soon as it is seen; the alert waits until it has held for a while.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
+from rq_core.errors import RqCoreError, ServerUnsuitable
 from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.model.counted import counted
 from rq_core.model.limits import shown
@@ -41,6 +42,13 @@ class Unread(NamedTuple):
     """In the place of what could not be read."""
 
     why: str
+    refused: bool = False
+    """Redis answered, and refused: a right or a password is missing, or the server is unfit."""
+
+    @classmethod
+    def of(cls, error: RqCoreError) -> Self:
+        """What stands in the place of a look that failed so."""
+        return cls(" ".join(str(error).split()), isinstance(error, ServerUnsuitable))
 
 
 def causes(state: Overview | Unread, log: LogOverview | Unread | None = None) -> list[Cause]:
@@ -53,7 +61,8 @@ def _causes(state: Overview | Unread, log: LogOverview | Unread | None) -> list[
     if isinstance(log, Unread):
         found.append(Cause("RqCoreAuditDown", None, f"the audit log cannot be read: {log.why}"))
     if isinstance(state, Unread):
-        return [Cause("RqCoreRedisDown", None, state.why), *found]
+        alert = "RqCoreRedisRefuses" if state.refused else "RqCoreRedisDown"
+        return [Cause(alert, None, state.why), *found]
     if state.used_memory is not None and state.maxmemory:
         ratio = state.used_memory / state.maxmemory
         if ratio > _bound("RqCoreMemory"):

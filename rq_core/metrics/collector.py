@@ -23,7 +23,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from rq_core.errors import RqCoreError
+from rq_core.errors import RqCoreError, ServerUnsuitable
 from rq_core.metrics.samples import Sample, TaskNames, log_samples, state_samples
 from rq_core.metrics.shared import Shared, SharedOverview, shared_log, viewer
 from rq_core.metrics.table import BY_NAME, FAMILIES, Family
@@ -69,7 +69,7 @@ class QueueCollector(Collector):
 
     A scrape shows a look that is at most a second old, and waits at most 1.5 s for both together. It costs Redis four
     round trips, however many jobs there are. If one of them is away, ``rqc_up`` or ``rqc_audit_up`` is 0, and what the
-    other knows is shown all the same.
+    other knows is shown all the same. If Redis refuses, ``rqc_refused`` is 1.
     """
 
     def __init__(self, overview: Shared[Overview], log: Shared[LogOverview] | None = None) -> None:
@@ -77,6 +77,8 @@ class QueueCollector(Collector):
         self._log = log
         self._tasks = TaskNames()
         self._own = contextlib.ExitStack()
+        self.is_read = False
+        """Whether the last collection had what Redis says."""
 
     @classmethod
     def at(
@@ -108,28 +110,31 @@ class QueueCollector(Collector):
         if self._log is not None:
             # Both at once, so that two servers that do not answer cost a scrape no more than one.
             self._log.begin()
-        state = _found(self._overview)
+        state, refused = _found(self._overview)
+        self.is_read = state is not None
         samples = [] if state is None else list(state_samples(state))
-        samples.append(Sample("rqc_up", (), int(state is not None)))
+        samples.append(Sample("rqc_up", (), int(refused or state is not None)))
+        samples.append(Sample("rqc_refused", (), int(refused)))
         samples.append(Sample("rqc_look_seconds", (), self._overview.took_s))
         if self._log is not None:
-            logged = _found(self._log)
+            logged, _ = _found(self._log)
             if logged is not None:
                 samples += log_samples(logged, state, int(time.time() * 1000), self._tasks)
             samples.append(Sample("rqc_audit_up", (), int(logged is not None)))
         return _families(samples)
 
 
-def _found(shared: Shared[T]) -> T | None:
-    """What a look found; None if there is no answer that can be read."""
+def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
+    """What a look found, None if there is no answer that can be read; and whether the look was refused."""
     try:
-        return shared.get()
+        return shared.get(), False
     except RqCoreError as error:
         log.debug("nothing to show: %s", error)
+        return None, isinstance(error, ServerUnsuitable)
     except Exception:
         # A scrape still shows what the other look found.
         log.exception("a look at the queues or at their log failed")
-    return None
+    return None, False
 
 
 class WorkerCollector(Collector):

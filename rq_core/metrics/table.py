@@ -66,6 +66,10 @@ def _worker(name: str, says: str, *labels: str) -> Family:
 
 FAMILIES: Final = (
     _state("rqc_up", "1 if Redis answered the last look at the queues, else 0."),
+    _state(
+        "rqc_refused",
+        "1 if Redis answered and refused: a right or a password is missing, or the server is unfit. Else 0.",
+    ),
     _state("rqc_look_seconds", "How long that look took."),
     _state(
         "rqc_queues_left_out",

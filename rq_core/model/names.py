@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from rq_core.errors import InvalidOption
+from rq_core.model.text import bytes_of, number_in
 
 NAME_MAX: Final = 200
 """Characters of a name; a longer one becomes its digest."""
@@ -99,7 +100,7 @@ class Holder(NamedTuple):
 def read_holder(value: str) -> Holder:
     """Read the field of ``slots`` that says who holds a name."""
     job_id, _, until = value.partition(" ")
-    return Holder(job_id, int(until) if until.isascii() and until.isdigit() else None)
+    return Holder(job_id, number_in(until))
 
 
 def name_mark(name: str) -> str:
@@ -111,7 +112,7 @@ def digest_of(text: str) -> str:
     """32 hex digits for a text."""
     import hashlib  # To declare a task needs no OpenSSL.
 
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(bytes_of(text)).hexdigest()[:32]
 
 
 def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") -> str:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from rq_core.errors import InvalidOption
 from rq_core.model.names import digest_of
 from rq_core.model.settings import RESULT_COST
+from rq_core.model.text import bytes_of, number_in
 
 KEY_MAX: Final = 1_000
 """Characters of an idempotency key."""
@@ -98,7 +99,7 @@ def load_of(line: str) -> int:
     load = result.value_bytes or 0
     if result.until_ms is None or result.once_ms is not None:
         return load
-    return load + len(line.encode()) + RESULT_COST
+    return load + len(bytes_of(line)) + RESULT_COST
 
 
 def words_of(line: str) -> dict[str, str]:
@@ -132,13 +133,13 @@ def read_result(job_id: str, line: str) -> Result:
     return Result(
         job_id,
         outcome,
-        _number(fields.get("at")),
+        number_in(fields.get("at")),
         fields.get("fence"),
-        _number(fields.get("once")),
+        number_in(fields.get("once")),
         fields.get("call"),
         fields.get("job"),
-        _number(fields.get("until")),
-        _number(fields.get("bytes")),
+        number_in(fields.get("until")),
+        number_in(fields.get("bytes")),
         fields.get("value"),
     )
 
@@ -150,7 +151,3 @@ def result_line(
     parts = [outcome, f"at={at_ms}", f"fence={fence}" if fence else "", f"once={once_ms}"]
     parts.append(f"call={call}" if call else "")
     return " ".join(filter(None, parts))
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None

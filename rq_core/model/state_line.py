@@ -17,7 +17,7 @@ for the doctor.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -99,6 +99,21 @@ def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None)
         ) from None
     fields = dict(part.split("=", 1) for part in rest.split(" ") if "=" in part)
     return JobState(job_id, queue, state, fields, spec)
+
+
+def read_state_lines(
+    queue: str, lines: Iterable[tuple[str, str | None]]
+) -> tuple[list[JobState], list[str]]:
+    """Read the lines of some jobs, by id; None: there is none. Returns those jobs, and why the others cannot be read:
+    one must not hide the rest."""
+    found, damaged = [], []
+    for job_id, line in lines:
+        try:
+            if line:
+                found.append(read_state_line(queue, job_id, line))
+        except errors.QueueDamaged as error:
+            damaged.append(str(error))
+    return found, damaged
 
 
 def _size_of_long(line: str) -> int:

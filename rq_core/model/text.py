@@ -11,6 +11,18 @@ READ_MAX: Final = 200_000
 """Characters of a text that are searched for passwords: a handler's error may have any number."""
 
 
+def bytes_of(text: str) -> bytes:
+    """The bytes of a text as Redis has them: what is no UTF-8 there stands in it as lone surrogates."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def number_in(text: str | None) -> int | None:
+    """The number that a text of digits is; None if it is none, or is too long for one that scripts write."""
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
+        return None
+    return int(text)
+
+
 def printable(text: str) -> str:
     """A text as one line that cannot steer a terminal: what is not printable, line ends too, is escaped."""
     if text.isprintable():

@@ -10,6 +10,7 @@ from rq_core.model.keys import QueueKeys
 from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.scopes import family_of
 from rq_core.model.state_line import read_state_line
+from rq_core.model.text import number_in
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Plan
@@ -80,9 +81,15 @@ def piped(delivery: Delivery, keys: QueueKeys, commands: list[list[Any]]) -> Pla
 
 
 def read_holders(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[Holder]]:
-    """Who has these jobs, and since when they are where they are."""
+    """Who has these jobs, and since when they are where they are. Of one that cannot be read nothing is known."""
     lines = yield from read_lines(delivery, keys, ids)
-    return holders_of(keys.queue, ids, lines)
+    found = []
+    for job_id, line in zip(ids, lines, strict=True):
+        try:
+            found += holders_of(keys.queue, [job_id], [line])
+        except QueueDamaged:
+            found += holders_of(keys.queue, [job_id], [None])
+    return found
 
 
 def holders_of(queue: str, ids: Sequence[str], lines: Sequence[str | None]) -> list[Holder]:
@@ -90,9 +97,7 @@ def holders_of(queue: str, ids: Sequence[str], lines: Sequence[str | None]) -> l
     found = []
     for job_id, line in zip(ids, lines, strict=True):
         fields = read_state_line(queue, job_id, line).fields if line else {}
-        since = fields.get("since", "")
-        readable = since.isascii() and since.isdigit() and len(since) < 19
-        since_ms = int(since) if readable else None
+        since_ms = number_in(fields.get("since"))
         by, task, reason = map(fields.get, ("by", "task", "reason"))
         found.append(Holder(job_id, by, since_ms, task, reason, "unknown" in fields))
     return found

@@ -15,7 +15,7 @@ from rq_core.model.machine import PRIORITIES
 from rq_core.model.policy import NO_CAPS, families_of
 from rq_core.model.scopes import FAIR, QUEUE, TASK, WEIGHT, family_of, is_scope
 from rq_core.model.settings import BATCH_MAX
-from rq_core.model.state_line import read_state_line
+from rq_core.model.state_line import read_state_lines
 from rq_core.protocol.admin import check_why
 from rq_core.protocol.cap_reads import entries_of
 from rq_core.protocol.delivery import Delivery
@@ -232,8 +232,8 @@ class Caps:
             *policies
         }
         for job_id, line in [*pairs_of(lines).items(), *zip(waiting, waiting_lines, strict=True)]:
-            if line is not None:
-                known.add(read_state_line(queue, job_id, line).fields.get("task", ""))
+            jobs, _ = read_state_lines(queue, [(job_id, line)])
+            known |= {job.fields.get("task", "") for job in jobs}
         for entry_id, flat in entries:
             for event in decode(entry_id, pairs_of(flat)).jobs:
                 known.add(str(event.fields.get("task", "")))

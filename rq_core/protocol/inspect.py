@@ -140,7 +140,7 @@ class Inspect:
             ]
         replies = yield from piped(self._delivery, keys, commands)
         lanes = {
-            name: [member.split("|")[2] for member in replies[3 * at + 1][: bounds[at]]]
+            name: [member.split("|")[-1] for member in replies[3 * at + 1][: bounds[at]]]
             for at, name in enumerate(names)
         }
         counted = list(dict.fromkeys(lane for each in lanes.values() for lane in each))

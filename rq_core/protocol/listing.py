@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.machine import PRIORITIES, State
-from rq_core.model.state_line import JobState, read_state_line
+from rq_core.model.state_line import JobState, read_state_lines
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.lines import PAGE, read_lines
 from rq_core.protocol.plan import Plan, pairs_of
@@ -31,6 +31,8 @@ class JobList:
     """Whether there may be more, beyond the limit that was asked for."""
     cut: bool
     """Whether MEMBERS_MAX members were looked at, and there are others."""
+    damaged: tuple[str, ...] = ()
+    """Why other jobs cannot be read, one sentence each."""
 
 
 class _Source(NamedTuple):
@@ -92,6 +94,7 @@ class Listing:
         keys = queue_keys(queue, self._delivery.prefix)
         wanted = frozenset(states)
         found: dict[str, JobState] = {}
+        damaged: dict[str, None] = {}
         left = MEMBERS_MAX
         for source in _SOURCES:
             if not source.states & wanted:
@@ -100,22 +103,37 @@ class Listing:
             while not whole:
                 if len(found) >= limit or not left:
                     # Whether this key has another member that counts is not looked at.
-                    return JobList(tuple(found.values())[:limit], more=True, cut=not left)
+                    return JobList(
+                        tuple(found.values())[:limit],
+                        more=True,
+                        cut=not left,
+                        damaged=tuple(damaged),
+                    )
                 count = min(PAGE, left)
                 (members,) = yield from self._delivery.ask(
                     [source.members(keys, at, at + count - 1)], queue
                 )
                 at, left, whole = at + len(members), left - len(members), len(members) < count
                 ids = [job_id for job_id in map(source.id_of, members) if job_id]
-                for job in (yield from self._standing(keys, ids)):
+                jobs, unread = yield from self._standing(keys, ids)
+                damaged |= dict.fromkeys(unread)
+                for job in jobs:
                     if job.state in wanted and (task is None or job.fields.get("task") == task):
                         found[job.id] = job
-        return JobList(tuple(found.values())[:limit], more=len(found) > limit, cut=False)
+        return JobList(
+            tuple(found.values())[:limit],
+            more=len(found) > limit,
+            cut=False,
+            damaged=tuple(damaged),
+        )
 
-    def _standing(self, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[JobState]]:
-        """How these jobs stand. A list also has ids that lead nowhere, until a claim passes over them."""
+    def _standing(
+        self, keys: QueueKeys, ids: Sequence[str]
+    ) -> Plan[tuple[list[JobState], list[str]]]:
+        """How these jobs stand, and why some cannot be read. A list also has ids that lead nowhere, until a claim
+        passes over them."""
         lines = yield from read_lines(self._delivery, keys, ids)
-        return [read_state_line(keys.queue, i, s) for i, s in zip(ids, lines, strict=True) if s]
+        return read_state_lines(keys.queue, zip(ids, lines, strict=True))
 
     def known_tasks(self, queue: str) -> Plan[KnownTasks]:
         """Which tasks the workers have that work for the queue now."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from rq_core.errors import QueueDamaged, RqCoreError, ServerUnavailable
+from rq_core.errors import QueueDamaged, RqCoreError, ServerUnavailable, ServerUnsuitable
 from rq_core.model.keys import QueueKeys, queue_keys, queues_key
 from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import PRIORITIES
@@ -24,7 +24,7 @@ from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_sco
 from rq_core.model.settings import RESULT_COST, SETTINGS
 from rq_core.model.text import printable, shorten
 from rq_core.model.url import is_cluster
-from rq_core.protocol import lines, outbox_age
+from rq_core.protocol import denial, lines, outbox_age
 from rq_core.protocol.cap_reads import Holder, holders_of, members
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
@@ -223,6 +223,8 @@ class Overview:
     """Bytes that it may use; 0: any number."""
     strays: str = ""
     """What is to be said of entries of the list of queues that can name no queue; empty if there are none."""
+    denied: tuple[str, ...] = ()
+    """The queues that the user may not read, though it may read others."""
 
 
 class Look:
@@ -521,9 +523,17 @@ class Overviews:
         listed = Listed.of(names)
         first = listed.queues[:QUEUES_MAX]
         queues, unreadable = yield from self.of(first)
+        denied = [name for name, why in unreadable.items() if denial.is_denial(why)]
+        if denied and not queues:
+            why = denial.words_of((), unreadable[denied[0]])
+            raise ServerUnsuitable(url=asking.url, why=why)
+        # A user of one queue is not told each time that it may not read those of others.
+        unreadable = {name: why for name, why in unreadable.items() if name not in denied}
         left_out = len(listed.queues) - len(first)
         used, most = (None, None) if is_cluster(asking.url) else _memory(info)
-        return Overview(tuple(queues), unreadable, left_out, used, most, listed.complaint)
+        return Overview(
+            tuple(queues), unreadable, left_out, used, most, listed.complaint, tuple(denied)
+        )
 
     def of(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
         """How these queues stand, and why some could not be read, by name. Three round trips."""

@@ -15,8 +15,9 @@ from rq_core.model.outcome import EXPIRED
 from rq_core.model.remembered import Result, read_result
 from rq_core.model.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
-from rq_core.model.state_line import JobState, line_of_job, read_state_line
+from rq_core.model.state_line import JobState, line_of_job, read_state_line, read_state_lines
 from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.denial import is_denial
 from rq_core.protocol.lines import PAGE, read_errors
 from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.plan import Plan, pairs_of, says_full
@@ -95,6 +96,15 @@ class Reads:
         (names,) = yield from self._delivery.ask([["SMEMBERS", queues_key(self._delivery.prefix)]])
         return Listed.of(names)
 
+    def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
+        """Those of some queues that the user may read. Raises ServerUnsuitable if there is none."""
+        keys = [queue_keys(queue, self._delivery.prefix)("meta") for queue in queues]
+        replies = yield from self._delivery.asking.ask_each(
+            [["HGET", key, "epoch"] for key in keys]
+        )
+        denied = [isinstance(r, Exception) and is_denial(str(r)) for r in replies]
+        return [queue for queue, no in zip(queues, denied, strict=True) if not no]
+
     def is_there(self, queue: str) -> Plan[bool]:
         """Whether a queue has been made. To look does not make it."""
         meta = queue_keys(queue, self._delivery.prefix)("meta")
@@ -166,10 +176,11 @@ class Reads:
                 return replace(found, error=error_of(value)) if died else found
         return None
 
-    def dead(self, queue: str, limit: int = 100) -> Plan[list[JobState]]:
-        """The jobs that died last, newest first, page by page."""
+    def dead(self, queue: str, limit: int = 100) -> Plan[tuple[list[JobState], list[str]]]:
+        """The jobs that died last, newest first, page by page; and why others cannot be read."""
         keys = queue_keys(queue, self._delivery.prefix)
         found: dict[str, JobState] = {}
+        damaged: dict[str, None] = {}
         at, more = 0, True
         while more and len(found) < limit:
             count = min(PAGE, limit - len(found))
@@ -181,10 +192,11 @@ class Reads:
                 break
             (lines,) = yield from self._delivery.ask([["HMGET", keys("state"), *ids]], queue)
             said = yield from read_errors(self._delivery, keys, ids)
-            for job_id, line, error in zip(ids, lines, said, strict=True):
-                if line:
-                    found[job_id] = replace(read_state_line(queue, job_id, line), error=error)
-        return [*found.values()]
+            jobs, unread = read_state_lines(queue, zip(ids, lines, strict=True))
+            damaged |= dict.fromkeys(unread)
+            died = dict(zip(ids, said, strict=True))
+            found |= {job.id: replace(job, error=died[job.id]) for job in jobs}
+        return [*found.values()], [*damaged]
 
     def ended(
         self, job_id: str, queues: Sequence[str]

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rq_core.model.keys import check_name, queue_keys
 from rq_core.model.names import check_unique_name, is_name_field, name_field, name_in, read_holder
-from rq_core.model.state_line import JobState, read_state_line
+from rq_core.model.state_line import JobState, read_state_lines
 from rq_core.protocol.admin import IDS_CHUNK, check_why
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.lines import read_lines
@@ -24,9 +24,11 @@ class Held(NamedTuple):
     name: str
     job_id: str
     job: JobState | None
-    """None: it has ended."""
+    """None: it has ended, or cannot be read."""
     until_ms: int | None = None
     """The name stands until then, whatever becomes of the job (Unix ms); None: until the job ends or is claimed."""
+    damaged: str = ""
+    """Why the job cannot be read; empty if it can."""
 
 
 class Names:
@@ -65,15 +67,12 @@ class Names:
         }
         standing = dict(itertools.islice(standing.items(), limit))
         lines = yield from read_lines(self._delivery, keys, [by.job_id for by in standing.values()])
-        return [
-            Held(
-                each,
-                by.job_id,
-                read_state_line(queue, by.job_id, line) if line else None,
-                by.until_ms,
-            )
-            for (each, by), line in zip(standing.items(), lines, strict=True)
-        ]
+        found_jobs = []
+        for (each, by), line in zip(standing.items(), lines, strict=True):
+            jobs, damaged = read_state_lines(queue, [(by.job_id, line)])
+            job = jobs[0] if jobs else None
+            found_jobs.append(Held(each, by.job_id, job, by.until_ms, "".join(damaged)))
+        return found_jobs
 
     def free(
         self, queue: str, names: Sequence[str], *, by: str | None = None, why: str = ""

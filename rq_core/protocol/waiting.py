@@ -8,7 +8,8 @@ from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.limits import Limit
 from rq_core.model.machine import DEFAULT_PRIORITY, PRIORITIES, State
 from rq_core.model.scopes import QUEUE, RANK, family_of
-from rq_core.model.state_line import JobState, read_state_line
+from rq_core.model.state_line import JobState, read_state_lines
+from rq_core.model.text import number_in
 from rq_core.protocol.cap_reads import (
     NO_LIMIT,
     Holder,
@@ -140,7 +141,7 @@ class Waiting:
         ids = [job_id for head in heads for job_id in head]
         lines = yield from read_lines(self._delivery, keys, ids)
         # Cancelled jobs are in the list until claim passes over them.
-        alive = [read_state_line(keys.queue, i, s) for i, s in zip(ids, lines, strict=True) if s]
+        alive, _ = read_state_lines(keys.queue, zip(ids, lines, strict=True))
         beyond = sum(lengths) - len(ids)
         at_least = False
         if lane:
@@ -182,8 +183,7 @@ def _member(lane: str, job: JobState) -> str:
 
 def _seq(job: JobState) -> int:
     """Its place in line."""
-    seq = job.fields.get("seq", "")
-    return int(seq) if seq.isdigit() else 0
+    return number_in(job.fields.get("seq")) or 0
 
 
 def _rank(job: JobState) -> int:

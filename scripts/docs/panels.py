@@ -39,7 +39,11 @@ ROWS: Final = (
     (
         "Is anything wrong",
         (
-            Panel("Redis answers", "short", (("rqc_up", "Redis"), ("rqc_audit_up", "audit"))),
+            Panel(
+                "Redis answers",
+                "short",
+                (("rqc_up", "Redis"), ("rqc_refused", "refused"), ("rqc_audit_up", "audit")),
+            ),
             Panel("Oldest ready job", "s", _by_queue(f"rqc_queue_oldest_ready_seconds{_Q}")),
             Panel("Oldest job that waits for a cap", "s", _by_queue(f"rqc_queue_oldest_blocked_seconds{_Q}")),
             Panel("Overdue", "s", _by_queue(f"rqc_queue_overdue_seconds{_Q}"), "0 while any worker claims"),

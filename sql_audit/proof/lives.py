@@ -22,6 +22,7 @@ from sql_audit.mirror.unseen import Places
 from sql_audit.store import orphans
 from sql_audit.store.gaps import restated
 from sql_audit.store.tables import EVENT_COLUMNS
+from sql_audit.store.text import clean
 
 IDS_CHUNK: Final = 500
 """Jobs that one statement reads."""
@@ -73,6 +74,8 @@ class Told:
     def lives(self, ids: Sequence[str]) -> Lives:
         """What became of some jobs. That nothing is missing behind a job's beginning is so for SQL, too."""
         found = Lives()
+        # SQL keeps no other texts; Redis may have any, if a byte was damaged.
+        ids = [job_id for job_id in ids if clean(job_id) == job_id]
         if not ids:
             return found
         upto = max(OutboxId.parse(at) for at, _ in self._redis.snapshot["outbox"])

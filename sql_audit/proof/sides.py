@@ -170,7 +170,11 @@ def _refuse_unattached(
 def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
     """Raise CannotTell if what is missing between the two sides proves no fault."""
     position = OutboxId(cursor.epoch, cursor.seq)
-    trimmed = OutboxId.parse(redis["meta"].get("trimmed") or "0-0")
+    try:
+        trimmed = OutboxId.parse(redis["meta"].get("trimmed") or "0-0")
+    except ValueError:
+        says = f"the fact trimmed of the queue reads {redis['meta']['trimmed']!r}, and is no entry"
+        raise CannotTell(cursor, says) from None
     if trimmed > position:
         says = (
             f"this database has entries up to {position}, and Redis was trimmed up to {trimmed}: "

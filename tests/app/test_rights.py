@@ -186,6 +186,58 @@ def test_a_viewer_sees_everything_and_changes_nothing(
     assert control.hget("rqc:{mail}:meta", "paused") in (None, "0")
 
 
+def test_a_viewer_of_one_queue_sees_it_beside_others(control: Any, as_: As, redis_url: str) -> None:
+    """`queues`, `workers` and `job` were refused, since there are others."""
+    with App(redis_url) as app:
+        held = app.enqueue("mail", "send", {})
+        app.enqueue("images", "send", {})
+    url = as_("viewer", "--queue", "mail")
+
+    for words in (
+        ["queues"],
+        ["workers"],
+        ["job", held.id],
+        ["top", "--once"],
+        ["metrics", "--once"],
+    ):
+        done = CliRunner().invoke(root, [*words, "--redis", url])
+        assert done.exit_code == 0, (words, done.output)
+        said = "not looked at, since this user may not read them: images\n" in done.stderr
+        assert said is (words[0] not in ("top", "metrics"))
+        assert "Unreadable" not in done.stdout
+        assert 'unreadable{queue="images"}' not in done.stdout
+    other = CliRunner().invoke(root, ["workers", "--queue", "images", "--redis", url])
+    assert other.exit_code == 1
+
+
+@pytest.mark.parametrize("rules", [["+info"], ["+info", "+time", "+smembers", "%R~rqc:queues"]])
+def test_who_may_read_no_queue_is_told_so_and_redis_is_not_called_down(
+    control: Any, redis_url: str, rules: list[str]
+) -> None:
+    """`metrics --once` and `top` exited with 0, and the alert said that Redis does not answer."""
+    with App(redis_url) as app:
+        app.enqueue("mail", "send", {})
+    control.execute_command(
+        "ACL", "SETUSER", "nobody", "reset", "on", ">PASSWORD", "+select", *rules
+    )
+    url = redis_url.replace("redis://", "redis://nobody:PASSWORD@")
+
+    for words in (
+        ["top", "--once"],
+        ["top", "--json"],
+        ["metrics", "--once"],
+        ["queues"],
+        ["workers"],
+    ):
+        done = CliRunner().invoke(root, [*words, "--redis", url])
+        assert done.exit_code == 1, (words, done.output)
+        assert "RqCoreRedisDown" not in done.output
+        assert words[0] != "top" or "RqCoreRedisRefuses" in done.output
+        assert words[0] != "metrics" or {"rqc_up 1.0", "rqc_refused 1.0"} <= set(
+            done.output.splitlines()
+        )
+
+
 @pytest.mark.parametrize("role", [name for name, role in access.ROLES.items() if role.scripts])
 def test_each_role_may_call_its_scripts_and_can_call_no_others_than_said(
     control: Any, as_: As, role: str

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile, ties_of
 from tests.cli.conftest import CommandLine
 
 META = "rqc:{mail}:meta"
@@ -123,7 +126,7 @@ def test_a_list_of_queues_of_another_type_is_named(
     expected = "key rqc:queues, the list of queues, is no set. `redis-cli RENAME rqc:queues rqc:queues.bad` moves"
 
     assert expected in cli.line(1, *words)
-    assert expected in cli.json("top")["causes"][0]["says"]
+    assert expected in json.loads(cli("top", "--json").stdout)["causes"][0]["says"]
     control.rename("rqc:queues", "rqc:queues.bad")
     cli.ok("enqueue", "mail", "send")
     assert "mail" in cli.ok("queues")
@@ -221,3 +224,52 @@ def test_a_command_that_sets_back_names_the_prefix(
     assert f"`rq-core {typed}` sets it back" in said
     cli.ok(*typed.split())
     assert control.hget("other:{mail}:meta", field) != value
+
+
+SINCE = b"ready task=send unique=send/bad seq=1 since=\xc2\xb2"
+
+
+@pytest.mark.parametrize("line", [b"re\xffdy task=send since=1", b"ready x", SINCE], ids=str)
+def test_a_job_that_cannot_be_read_hides_no_other(
+    cli: CommandLine, control: redis.Redis, client: Client, line: bytes
+) -> None:
+    """`unique` ended with a traceback, and each list with the first of them."""
+    for job_id in ("bad", "good"):
+        ties = ties_of(unique="keep")
+        job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties, name=f"send/{job_id}")
+        client.run(client.calls.enqueue.many([job]))
+    control.hset("rqc:{mail}:state", "bad", line)
+    damaged = line is not SINCE and b"\xff" in line
+
+    for words in (("jobs", "mail"), ("unique", "mail"), ("caps", "mail"), ("job", "good")):
+        done = cli(*words)
+        assert words[0] == "caps" or "good" in done.stdout
+        if words[0] in ("jobs", "unique"):
+            assert (done.exit_code == 1) is damaged
+            assert ("the state of job bad reads" in done.stderr) is damaged
+
+
+def test_a_dead_job_that_cannot_be_read_hides_no_other(
+    cli: CommandLine, control: redis.Redis, kill: Callable[..., None]
+) -> None:
+    cli.ok("cancel", *(each["id"] for each in cli.json("jobs", "mail")))
+    kill("mail", "good", "bad")
+    control.hset("rqc:{mail}:state", "bad", "dying task=send")
+
+    done = cli("dead", "mail")
+
+    assert (done.exit_code, "good" in done.stdout) == (1, True)
+    assert "the state of job bad reads 'dying task=send'" in done.stderr
+    assert "good requeued" in cli("requeue", "--all-dead", "mail").stdout
+
+
+def test_a_word_of_no_entry_keeps_the_doctor_from_no_other_queue(
+    cli: CommandLine, control: redis.Redis, sqlite_url: str
+) -> None:
+    assert cli("audit", "run", "--once", "--audit", sqlite_url).exit_code == 0
+    control.hset(META, "trimmed", "17954789")
+
+    done = cli("doctor", "--audit", sqlite_url)
+
+    assert "the fact trimmed of the queue reads '17954789', and is no entry" in done.stdout
+    assert "sms: all agrees" in done.stdout

@@ -61,7 +61,9 @@ def test_an_address_that_cannot_be_had_is_told(cli: CommandLine) -> None:
     assert "listen='here'" in cli.line(2, "metrics", "--listen", "here")
 
 
-def test_a_server_that_is_away_is_a_metric_and_no_error(cli: CommandLine) -> None:
-    found = parsed(cli.ok("metrics", "--once", "--redis", f"redis://127.0.0.1:{free_port()}/0"))
+def test_a_server_that_is_away_is_a_metric_and_the_exit_status(cli: CommandLine) -> None:
+    done = cli("metrics", "--once", "--redis", f"redis://127.0.0.1:{free_port()}/0")
+    found = parsed(done.stdout)
 
+    assert (done.exit_code, done.stderr) == (1, "")
     assert value(found, "rqc_up") == 0

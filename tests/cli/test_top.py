@@ -200,7 +200,8 @@ def test_once_fails_if_redis_cannot_be_asked(cli: CommandLine, url: str) -> None
     once, document = (cli("top", how, url=url) for how in ("--once", "--json"))
 
     assert (once.exit_code, document.exit_code) == (1, 1)
-    assert "RqCoreRedisDown" in once.stdout
+    alert = "RqCoreRedisRefuses" if "wrong" in url else "RqCoreRedisDown"
+    assert alert in once.stdout
     assert json.loads(document.stdout)["up"] is False
 
 

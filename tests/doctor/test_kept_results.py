@@ -36,6 +36,16 @@ def cut_a_value(seed: Seed) -> None:
     seed.control.hset(seed.keys("returned"), "a", '"')
 
 
+def damage_a_byte_of_a_value(seed: Seed) -> None:
+    """It ended the doctor with a traceback, and its repair."""
+    seed.control.hset(seed.keys("returned"), "a", b'"\xff"')
+
+
+def damage_a_byte_of_a_line(seed: Seed) -> None:
+    line = seed.snapshot()["results"]["a"].encode()
+    seed.control.hset(seed.keys("results"), "a", line.replace(b"task=t", b"task=\xff"))
+
+
 def lose_a_deadline(seed: Seed) -> None:
     seed.control.zrem(seed.keys("kept"), "a")
 
@@ -83,6 +93,8 @@ def miscount(seed: Seed) -> None:
         (lose_a_value, "results"),
         (lose_all_values, "results"),
         (cut_a_value, "results"),
+        (damage_a_byte_of_a_value, "results"),
+        (damage_a_byte_of_a_line, "results"),
         (lose_a_deadline, "kept"),
         (let_a_deadline_come_too_early, "kept"),
         (leave_a_value_behind, "returned"),
