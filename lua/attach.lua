@@ -5,16 +5,18 @@ whole of it, the history simply begins there; otherwise a new epoch starts, and 
 
 `known` is an epoch that SQL has: a queue that is in an earlier one (Redis forgot, and its clock is behind or the same
 numbers were given again) leaves it for one beyond, since what has a number that SQL has passed cannot be mirrored.
+`stamp` is the mark by which SQL knows this queue of this Redis. A queue without a mark gets it; a queue that has another is that of another
+Redis, and is refused. If `stamp` is empty, nothing is compared.
 Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
 Keys: meta outbox wake
-Meta: epoch replid audit audit_id baseline whole_epoch
+Meta: epoch replid audit audit_id stamp baseline whole_epoch
 Later: trimmed
-Args: by audit_id mode known:int
+Args: by audit_id stamp mode known:int
 Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit_queue quoted)
     next_epoch(next_epoch) wake(push_token) gate_opens(note_gate wake_if_gate_opens)
-Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused arguments mode | epoch. BASELINE asks for baseline calls
+Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused stamp STAMP | refused arguments mode | epoch. BASELINE asks for baseline calls
 Invariants: I5, I7
 ]]
 
@@ -27,10 +29,15 @@ if not same_history(facts) then
 end
 if facts.audit == 'on' and facts.audit_id ~= audit_id then
   return {'refused', 'elsewhere', facts.audit_id}
+elseif stamp ~= '' and facts.stamp and facts.stamp ~= stamp then
+  return {'refused', 'stamp', facts.stamp}
 end
 note_gate()
 local now = clock_ms()
 local answer = mode
+if stamp ~= '' and not facts.stamp then
+  set_fact('stamp', stamp)
+end
 if mode == 'off' then
   if facts.audit == 'on' then
     emit_queue('policy_changed', now, by, '["audit","on","off"]')

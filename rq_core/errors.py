@@ -180,6 +180,13 @@ class AuditElsewhere(Refused):
     attached: str
 
 
+class AuditStampDiffers(Refused):
+    """queue {queue!r} has the stamp {found} in Redis, and its audit database knows it by another: start the mirror
+    again, which says what to do."""
+
+    found: str
+
+
 class AuditOff(Refused):
     """the audit log of queue {queue!r} is off, so its outbox must not be trimmed. `rq-core audit run`
     switches it on."""

@@ -13,6 +13,8 @@ RqCoreError
     ├── NothingMirrored
     ├── AuditEmpty
     ├── AuditCopied
+    ├── SourceDiffers
+    ├── CursorHeld
     ├── SchemaUnseen
     ├── SchemaBehind
     ├── SchemaAhead
@@ -107,6 +109,25 @@ class AuditCopied(AuditError):
     url: str
     bound: str
     here: str
+
+
+class SourceDiffers(AuditError):
+    """the audit database {url} has the log of another Redis than {redis} with prefix {prefix}: {why}. If this Redis is
+    to have a log of its own, give it another database: `rq-core audit run --redis {redis} --prefix {prefix} --audit
+    ANOTHER`. If it is the log's Redis now, after it was moved, or lost everything and was used again, and no mirror
+    reads the other one: `rq-core audit adopt --redis {redis} --prefix {prefix} --audit {url}`.
+    """
+
+    url: str
+    redis: str
+    prefix: str
+    why: str
+
+
+class CursorHeld(AuditError):
+    """another mirror writes the log of queue {queue} just now: run this again."""
+
+    queue: str
 
 
 class SchemaUnseen(AuditError):

@@ -79,7 +79,7 @@ def doctor(
         report = _report_on_list(client, mend=mend)
         if report["found"]:
             tell(report, mend=mend)
-        of_log, unknown = _queues_of_log(audit_url)
+        of_log, unknown = _queues_of_log(client, audit_url)
         if unknown:
             tell(_report(None, unknown=unknown), mend=False)
         here, lost = _named(client, queues, of_log)
@@ -129,13 +129,13 @@ def _report(
     }  # fmt: skip
 
 
-def _queues_of_log(audit_url: str | None) -> tuple[list[str], list[str]]:
+def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], list[str]]:
     """Return the queues that should be there by the audit log, and why that cannot be told."""
     if audit_url is None:
         return [], []
     try:
         with contextlib.closing(plugins.open_reader()(audit_url)) as reader:
-            return reader.mirrored(), []
+            return reader.mirrored(client), []
     except RqCoreError as error:
         return [], [str(error)]
 

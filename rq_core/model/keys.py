@@ -26,7 +26,11 @@ class Key(NamedTuple):
 
 
 KEYS: Final[tuple[Key, ...]] = (
-    Key("meta", "hash", "layout, epoch, replid, sequence, paused, audit mode, bounds, settings"),
+    Key(
+        "meta",
+        "hash",
+        "layout, epoch, replid, sequence, paused, audit mode and stamp, bounds, settings",
+    ),
     Key(
         "jobs",
         "hash",

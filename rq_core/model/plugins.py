@@ -87,11 +87,12 @@ class MirrorCommand(Protocol):
     """Returns how a mirror is started: its command line, and what its environment has besides. It ends when its
     standard input ends, or on SIGTERM, and catches up before it ends.
 
-    The URLs go into the environment: every user of a machine can read every command line, and URLs have passwords.
+    ``made`` are queues that were made for it just now. The URLs go into the environment: every user of a machine can
+    read every command line, and URLs have passwords.
     """
 
     def __call__(
-        self, redis_url: str, prefix: str, audit_url: str, /
+        self, redis_url: str, prefix: str, audit_url: str, made: Sequence[str] = (), /
     ) -> tuple[list[str], dict[str, str]]: ...
 
 

@@ -7,7 +7,7 @@ The package that keeps the log implements :class:`AuditReader`; its entry point 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,10 @@ class AuditReader(Protocol):
         """How the log stands. Raises RqCoreError if the database does not answer."""
         ...
 
-    def mirrored(self) -> list[str]:
-        """The queues of which the log is to go on, whether Redis has them or not, by name: those that were mirrored and
-        whose log was not switched off. Raises RqCoreError if the database does not answer."""
+    def mirrored(self, client: Any, /) -> list[str]:
+        """The queues of a client's Redis and prefix of which the log is to go on, whether Redis has them or not, by
+        name: those that were mirrored and whose log was not switched off. Raises RqCoreError if Redis or the database
+        does not answer, or the log is that of another Redis."""
         ...
 
     def close(self) -> None:

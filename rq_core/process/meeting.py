@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_wire
@@ -26,7 +26,15 @@ PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
 """How long a shard of a cluster is waited for: one that is frozen must not keep the workers from the others' queues."""
 
 
-def meet(app: App, queues: Sequence[str]) -> tuple[list[str], list[server_check.Remark]]:
+class Met(NamedTuple):
+    """The queues that can be used."""
+
+    queues: list[str]
+    made: list[str]
+    """Those of them that were not there before."""
+
+
+def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark]]:
     """Meet the queues. Returns those that can be used, and what is to be said of the server. In a cluster it is enough
     that one shard answers.
 
@@ -40,13 +48,13 @@ def meet(app: App, queues: Sequence[str]) -> tuple[list[str], list[server_check.
     with Client(app.redis_url, prefix=app.prefix, patience=PATIENCE, wire=wire) as client:
         met = _meet(client, queues, app.queues)
         asking = client.calls.delivery.asking
-        return met, client.run(server_check.check(asking, next(iter(met), None)))
+        return met, client.run(server_check.check(asking, next(iter(met.queues), None)))
 
 
-def _meet(client: Client, queues: Sequence[str], declared: Sequence[str]) -> list[str]:
+def _meet(client: Client, queues: Sequence[str], declared: Sequence[str]) -> Met:
     """Meet the queues, and return those that can be used. One that is not ``declared`` must be there: it is not made.
     The workers leave out the others, and say so."""
-    met = []
+    met = Met([], [])
     error: RqCoreError | None = None
     silent: set[object] = set()
     for queue in queues:
@@ -54,8 +62,10 @@ def _meet(client: Client, queues: Sequence[str], declared: Sequence[str]) -> lis
             continue
         try:
             if queue in declared or client.run(client.calls.reads.is_there(queue)):
-                client.run(client.calls.delivery.handshake(queue))
-                met.append(queue)
+                answer = client.run(client.calls.delivery.handshake(queue))
+                met.queues.append(queue)
+                if answer.started == "created":
+                    met.made.append(queue)
         except (QueueDamaged, LayoutMismatch) as found:
             error = found
         except (ServerUnavailable, OutcomeUnknown) as found:
@@ -63,6 +73,6 @@ def _meet(client: Client, queues: Sequence[str], declared: Sequence[str]) -> lis
                 raise
             error = found
             silent |= {client.place(queue)} - {None}
-    if error is not None and not met:
+    if error is not None and not met.queues:
         raise error
     return met

@@ -6,7 +6,8 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from rq_core.model import plugins
@@ -29,20 +30,26 @@ class MirrorProcess:
 
     def __init__(self, redis_url: str, prefix: str, audit_url: str) -> None:
         # It ends with its standard input, which ends with this process, however that goes.
-        command, environment = plugins.mirror_command()(redis_url, prefix, audit_url)
-        self._command, self._environment = command, {**os.environ, **environment}
+        self._command_line = partial(plugins.mirror_command(), redis_url, prefix, audit_url)
         self._process: subprocess.Popen[bytes] | None = None
         self._born = 0.0
+        self._made: Sequence[str] = ()
         self._failures = 0
         self._due: float | None = None
 
-    def start(self) -> None:
-        """Start it, in a process group of its own: Ctrl-C leaves it to catch up with the workers' last words."""
+    def start(self, made: Sequence[str] = ()) -> None:
+        """Start it, in a process group of its own: Ctrl-C leaves it to catch up with the workers' last words. ``made``
+        are queues that were made for it just now, until another start says otherwise."""
+        self._made = made or self._made
+        command, environment = self._command_line(self._made)
         self._born = time.monotonic()
         self._due = None
         self._close()
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, start_new_session=True, env=self._environment
+            command,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, **environment},
         )
 
     @property

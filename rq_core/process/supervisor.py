@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
@@ -101,8 +102,8 @@ class Supervisor:
             # Once here, so that a missing server is one clear line and not one per process, again and again.
             queues = self._options.worker.serving(self._app.queues).queues
             met, remarks = meet(self._app, queues)
-            self._met += met
-            status = self._begin_mirror()
+            self._met += met.queues
+            status = self._begin_mirror(met.made)
             if status is not None:
                 # It has said why; without it, jobs would run unaudited although the operator asked for an audit.
                 return status
@@ -120,12 +121,12 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _begin_mirror(self) -> int | None:
+    def _begin_mirror(self, made: Sequence[str]) -> int | None:
         """Start the mirror and wait until it has attached. Returns its status if it ended instead."""
         if self._mirror is None:
             return None
         client, queues = self._app.client, self._met
-        self._mirror.start()
+        self._mirror.start(made)
         try:
             return self._mirror.wait_until_attached(
                 lambda: all(client.run(client.calls.reads.counts(queue)).audit for queue in queues),

@@ -100,14 +100,17 @@ class Audit:
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
-    def attach(self, queue: str, audit_id: str, known: int = 0) -> Plan[None]:
+    def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> Plan[None]:
         """Switch the audit log on, for this audit database. Writes a baseline of the jobs that are alive, unless
         the outbox still has the whole history. Raises AuditElsewhere if another database has the queue.
 
         ``known`` is an epoch that the database has: a queue in an earlier one starts another beyond it, with a
-        baseline, and so does every handshake of this client that starts one."""
+        baseline, and so does every handshake of this client that starts one.
+
+        ``stamp`` is the mark by which the database knows the queue. One that has none gets it, and one that has another
+        raises AuditStampDiffers; empty: any will do."""
         self._delivery.set_floor(queue, known)
-        answer = yield from self._attach(queue, audit_id, "on", known)
+        answer = yield from self._attach(queue, audit_id, "on", known, stamp)
         if answer != "baseline":
             return
         cursor = "0"
@@ -120,10 +123,13 @@ class Audit:
         """Switch the audit log off: the outbox becomes a ring of recent events."""
         yield from self._attach(queue, audit_id, "off")
 
-    def _attach(self, queue: str, audit_id: str, mode: str, known: int = 0) -> Plan[str]:
+    def _attach(
+        self, queue: str, audit_id: str, mode: str, known: int = 0, stamp: str = ""
+    ) -> Plan[str]:
         args = {
             "by": self._delivery.name,
             "audit_id": check_name("audit", audit_id),
+            "stamp": stamp,
             "mode": mode,
             "known": known,
         }

@@ -390,6 +390,8 @@ class Delivery:
                 )
             case ["elsewhere", attached]:
                 return errors.AuditElsewhere(queue=call.queue, attached=attached)
+            case ["stamp", found]:
+                return errors.AuditStampDiffers(queue=call.queue, found=found)
             case ["restored", last]:
                 return errors.RestoredMeanwhile(queue=call.queue, last=last)
             case ["off"]:

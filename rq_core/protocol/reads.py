@@ -111,6 +111,23 @@ class Reads:
         (epoch,) = yield from self._delivery.ask([["HGET", meta, "epoch"]], queue)
         return epoch is not None
 
+    def stamp(self, queue: str) -> Plan[str | None]:
+        """The mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
+        meta = queue_keys(queue, self._delivery.prefix)("meta")
+        ((epoch, stamp),) = yield from self._delivery.ask(
+            [["HMGET", meta, "epoch", "stamp"]], queue
+        )
+        return None if epoch is None and stamp is None else stamp or ""
+
+    def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
+        """Whether a queue's log is on, the id of its audit database, and up to which entry that has it; None: never."""
+        meta = queue_keys(queue, self._delivery.prefix)("meta")
+        (facts,) = yield from self._delivery.ask(
+            [["HMGET", meta, "audit", "audit_id", "trimmed"]], queue
+        )
+        audit, audit_id, trimmed = facts
+        return audit, audit_id, trimmed
+
     def enlist(self, queue: str) -> Plan[None]:
         """Put a queue on the list of queues."""
         yield from self._delivery.ask([["SADD", queues_key(self._delivery.prefix), queue]])

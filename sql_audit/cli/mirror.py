@@ -39,6 +39,12 @@ from sql_audit.cli.options import audit_option, required
     hidden=True,
     help="Stop when standard input ends, as it does when the parent process is gone.",
 )
+@click.option(
+    "--made",
+    multiple=True,
+    hidden=True,
+    help="A queue that was made just now, for this mirror to attach to.",
+)
 @force_option()
 @json_option
 def run(
@@ -48,6 +54,7 @@ def run(
     queues: Sequence[str],
     once: bool,
     until_stdin_ends: bool,
+    made: Sequence[str],
     as_json: bool,
 ) -> None:
     """Mirror the queues' events into SQL until stopped. Creates the tables in a new database."""
@@ -70,7 +77,7 @@ def run(
             _stop_with_stdin(stop)
         else:
             _check_server(redis_url, prefix)
-        done = mirror(source, address, stop=stop, queues=queues or None, once=once)
+        done = mirror(source, address, stop=stop, queues=queues or None, once=once, made=made)
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
@@ -79,10 +86,13 @@ def run(
         )
 
 
-def command_line(redis_url: str, prefix: str, audit_url: str) -> tuple[list[str], dict[str, str]]:
+def command_line(
+    redis_url: str, prefix: str, audit_url: str, made: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str]]:
     """The mirror that a supervisor of workers starts. See rq_core.model.plugins.MirrorCommand."""
     program = [sys.executable, "-m", "rq_core.cli", "audit", "run", "--until-stdin-ends"]
-    return [*program, "--prefix", prefix], {
+    new = [word for queue in made for word in ("--made", queue)]
+    return [*program, "--prefix", prefix, *new], {
         REDIS_URL_VARIABLE: redis_url,
         AUDIT_URL_VARIABLE: audit_url,
     }
@@ -147,12 +157,15 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
             holder = client.run(client.calls.delivery.handshake(queue)).audit_id or "none"
             client.run(client.calls.audit.detach(queue, holder))
         else:
+            from sql_audit.mirror import sources
+            from sql_audit.mirror.source import Outbox
             from sql_audit.store import place
             from sql_audit.store.database import Database
             from sql_audit.upkeep.off import switch_off
 
             with contextlib.closing(Database(address)) as database:
                 place.check(database)
+                sources.check(Outbox(client), database, only=[queue])
                 switch_off(client, database, queue)
     say(f"queue {queue}: audit off")
 
@@ -169,6 +182,7 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
     address = required(url)
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
+        from sql_audit.mirror import sources
         from sql_audit.mirror.source import Outbox
         from sql_audit.mirror.turn import Mirror
         from sql_audit.store import migrate as schema
@@ -179,6 +193,7 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
         with contextlib.closing(Database(address)) as database:
             schema.ensure(database)
             place.check(database)
+            sources.check(Outbox(client), database, only=[queue])
             mirror = Mirror(Outbox(client), database, queue)
             rehearse(mirror)
             mirror.attach()

@@ -1,9 +1,10 @@
-"""Commands about a copy of an audit database: ``fork`` and ``rebind``."""
+"""Commands about where an audit database is, and its source: ``fork``, ``rebind`` and ``adopt``."""
 
 from __future__ import annotations
 
 import click
 
+from rq_core.cli.options import connect, server_options
 from rq_core.cli.text import say
 from sql_audit.cli.options import audit_option, current
 
@@ -35,3 +36,25 @@ def rebind(url: str | None) -> None:
 
         here = place.rebind(database)
         say(f"{database.url}: bound to {here}")
+
+
+@click.command()
+@audit_option
+@server_options
+def adopt(url: str | None, redis_url: str, prefix: str) -> None:
+    """Say that this Redis is where the log's queues are now: it was moved, lost everything and was used again, or its
+    prefix was renamed.
+
+    No mirror may still read the Redis where they were: it is refused from then on. The next `audit run` records the
+    queues and jobs that this Redis does not have as lost.
+    """
+    with current(url) as database, connect(redis_url, prefix) as client:
+        from sql_audit.mirror import sources
+        from sql_audit.mirror.source import Outbox
+        from sql_audit.store import place
+
+        place.check(database)
+        taken = sources.adopt(Outbox(client), database)
+        say(
+            f"{database.url}: the source of {', '.join(taken) or 'no queue'} is prefix {prefix} of this Redis"
+        )

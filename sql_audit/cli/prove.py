@@ -105,7 +105,7 @@ def verify(
         if not (result.queues or result.problems or as_json):
             raise not_mirrored(database.readers, None)
         if redis_url is not None:
-            _compare(result, database, redis_url, prefix)
+            _compare(result, database, redis_url, prefix, every=not queues)
         if since_ms == 0:
             _record(database, result, verdicts)
     if as_json:
@@ -149,27 +149,50 @@ def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) ->
         say(f"what was proven is not recorded: {describe(error)}", err=True)
 
 
-def _compare(result: Result, database: Database, redis_url: str, prefix: str) -> None:
-    """Add what Redis and SQL disagree about."""
+def _compare(
+    result: Result, database: Database, redis_url: str, prefix: str, *, every: bool
+) -> None:
+    """Add what Redis and SQL disagree about; with ``every``, also of queues that SQL does not have."""
     import redis
 
     from rq_core.connections.client import Client
     from rq_core.model.events import OutboxId
-    from sql_audit.proof.drift import compare
+    from sql_audit.mirror.source import Outbox
+    from sql_audit.mirror.sources import check, elsewhere
+    from sql_audit.proof.drift import compare, unmirrored
     from sql_audit.proof.findings import Note
 
+    def cannot(name: str, says: str) -> None:
+        found = result.queues[name]
+        at = OutboxId(found.epoch or 0, found.number or 0)
+        found.notes.append(Note(at, found.at_ms or 0, says))
+
     with Client(redis_url, prefix=prefix, name="audit") as client:
-        for name, found in result.queues.items():
+        away = elsewhere(database, prefix)
+        here = [name for name in result.queues if name not in away]
+        try:
+            check(Outbox(client), database, only=here or None)
+            if every:
+                result.queues |= unmirrored(client, database)
+        except (RqCoreError, redis.RedisError, OSError) as error:
+            for name in here or result.queues:
+                cannot(name, f"Redis cannot be compared: {error}")
+            return
+        for name in result.queues.keys() & away.keys():
+            says = f"queue {name} is mirrored from prefix {away[name]}: not compared"
+            if here:
+                say(says, err=True)
+            else:
+                cannot(name, says)
+        for name in here:
             try:
                 violations, notes = compare(client, database, name)
             except (RqCoreError, redis.RedisError, OSError) as error:
-                says = f"Redis cannot be compared: {error}"
-                at = OutboxId(found.epoch or 0, found.number or 0)
-                found.notes.append(Note(at, found.at_ms or 0, says))
+                cannot(name, f"Redis cannot be compared: {error}")
                 continue
             for violation in violations:
-                found.add(violation)
-            found.notes += notes
+                result.queues[name].add(violation)
+            result.queues[name].notes += notes
 
 
 def _document(result: Result) -> dict[str, Any]:
@@ -194,7 +217,7 @@ def _document(result: Result) -> dict[str, Any]:
                 ],
                 "pruned": None if q.pruned is None else q.pruned._asdict(),
                 "unknown": [
-                    {"number": str(note.at), "at_ms": note.at_ms, "says": note.says}
+                    {"number": str(note.at), "at_ms": note.at_ms, "says": note.says, "lost": note.lost}
                     for note in q.notes
                 ],
             }
@@ -223,7 +246,8 @@ def _print_result(result: Result) -> None:
             restated = counted(found.restated, "job was restated", "jobs were restated")
             say(f"  {restated} by a repair")
         for note in found.notes:
-            say(f"  cannot tell: {note.at} {readable(note.at_ms)}: {note.says}")
+            word = "cannot tell" if note.lost is None else "lost"
+            say(f"  {word}: {note.at} {readable(note.at_ms)}: {note.says}")
         for v in found.violations:
             words = [f"{v.epoch}-{v.seq}", readable(v.at_ms), v.event]
             words += [f"job {v.job_id}"] if v.job_id else []

@@ -22,6 +22,9 @@ from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks, progress
 
 if TYPE_CHECKING:
+    from rq_core.connections.client import Client
+    from sql_audit.queries.history import Watermark
+    from sql_audit.store.database import Database
     from sql_audit.upkeep.lost import LostJob
     from sql_audit.upkeep.restore import Applied
 
@@ -75,6 +78,7 @@ def restore(
         marks = known_watermarks(database.readers, queue)
         who = actor(by)
         with Client(redis_url, prefix=prefix, name="audit") as client:
+            marks = _from_here(client, database, marks, queue)
             if not wanted:
                 found = {mark.queue: survey(client, database, mark.queue) for mark in marks}
             else:
@@ -120,6 +124,24 @@ def restore(
                 "it will run again"
             )
     print_marks(terminal(), marks)
+
+
+def _from_here(
+    client: Client, database: Database, marks: list[Watermark], queue: str | None
+) -> list[Watermark]:
+    """Leave out the queues of other prefixes. Raises SourceDiffers if the log is that of another Redis."""
+    from sql_audit.mirror import sources
+    from sql_audit.mirror.source import Outbox
+
+    source = Outbox(client)
+    away = sources.elsewhere(database, client.prefix)
+    here = [mark for mark in marks if mark.queue not in away]
+    if not here or queue in away:
+        name = queue or marks[0].queue
+        why = f"queue {name} is mirrored from prefix {away[name]}"
+        raise sources.refusal(source, database, why)
+    sources.check(source, database)
+    return here
 
 
 def _kind(job: LostJob) -> str:

@@ -53,6 +53,10 @@ COMMANDS: Final[Commands] = {
         "place:rebind",
         "Say that the log is in this database now, after a move or a restore from a backup.",
     ),
+    "adopt": (
+        "place:adopt",
+        "Say that this Redis is where the log's queues are now, after a move or a total loss.",
+    ),
     "off": (
         "mirror:off",
         "Switch QUEUE's audit log off: its events are no longer kept for SQL.",

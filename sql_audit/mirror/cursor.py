@@ -34,6 +34,9 @@ class Cursor:
     gaps: int
     trim_jobs: int
     trim_bytes: int
+    prefix: str | None
+    stamp: str | None
+    """With the prefix: the queue's source."""
 
     @property
     def position(self) -> OutboxId | None:

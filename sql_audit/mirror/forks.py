@@ -26,6 +26,7 @@ from sql_audit.mirror.intake import Quarantined, pack, take
 from sql_audit.mirror.kinds import INTEGER_MAX
 from sql_audit.mirror.reading import RawEntry, Reader, Tail
 from sql_audit.mirror.source import OutboxSource, RawFields
+from sql_audit.store.mirrored import says_deleted
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import EVENT_COLUMNS, QUARANTINED
 
@@ -38,9 +39,6 @@ _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _EVENTS_OF_ENTRIES: Final = text(
     f"SELECT {_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq) >= (:epoch, :seq) "
     "AND (epoch, seq) <= (:to_epoch, :to_seq) ORDER BY epoch, seq, ordinal"
-)
-_TYPE_AT: Final = text(
-    "SELECT type FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq AND ordinal = 0"
 )
 _FIRST: Final = text(
     "SELECT epoch, seq, type, detail FROM job_event WHERE queue = :queue ORDER BY epoch, seq LIMIT 1"
@@ -119,12 +117,6 @@ def find(
 def made_again(beginning: Beginning) -> bool:
     """Whether a queue begins of which Redis knew nothing."""
     return beginning.last is None and beginning.reason == Began.CREATED
-
-
-def says_deleted(connection: Connection, queue: str, at: OutboxId) -> bool:
-    """Whether the last entry of a queue that SQL has says that an operator deleted it: then Redis has lost nothing."""
-    which = {"queue": queue, "epoch": at.epoch, "seq": at.seq}
-    return connection.execute(_TYPE_AT, which).scalar() == Event.QUEUE_DELETED
 
 
 def _compare(

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rq_core.errors import AuditOff, OutcomeUnknown, ServerUnavailable, UnknownQueue
+from sql_audit.errors import SourceDiffers
+from sql_audit.mirror import sources
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
@@ -47,6 +49,9 @@ LAG_TOLD: Final = 10_000
 """Events behind, from which on it says so."""
 DRAIN_S: Final = 10.0
 """Seconds after a stop within which what is left is mirrored."""
+RECLAIM_S: Final = 2.0
+"""Seconds that a mirror which finds an empty Redis waits for one that still has the log's queues in another Redis. That
+one looks once a second."""
 _OFF: Final = "off"
 """In the place of an error: an operator switched the log off."""
 
@@ -93,12 +98,16 @@ class Service:
     only: Sequence[str] | None = None
     limits: BatchLimits | None = None
     on_step: Callable[[str], None] | None = None
+    made: Sequence[str] = ()
+    """Queues that were made for this run just now. (See sources.check.)"""
     done: Mirrored = field(default_factory=Mirrored)
     _queues: dict[str, _Queue] = field(default_factory=dict)
     _awaited: set[str] = field(default_factory=set)
     """Queues that were said not to be there yet; the empty name: any at all."""
     _of_sql: list[str] | None = None
     """The queues that the log was to go on for when this run began; None: not looked yet."""
+    _is_source: bool = False
+    """Whether this Redis is known to be where the log's queues come from."""
     _listed: float = float("-inf")
     _partitions_due: float = float("-inf")
     _partitions_left: dict[str, str] = field(default_factory=dict)
@@ -155,9 +164,10 @@ class Service:
         if time.monotonic() - self._listed < WAIT_S:
             return
         try:
+            self._meet_source()
             known = self._known_queues()
         except Exception as error:
-            if raise_errors:
+            if raise_errors or isinstance(error, SourceDiffers):
                 raise
             self._note_redis(describe(error))
             return
@@ -183,13 +193,29 @@ class Service:
                 )
                 self._queues[name] = _Queue(mirror)
 
+    def _meet_source(self) -> None:
+        """Refuse a Redis that is not where the log's queues come from, before anything in it changes."""
+        if self._is_source:
+            return
+        if not sources.check(self.source, self.database, only=self.only, made=self.made):
+            lost = sources.release(self.source, self.database)
+            logger.warning(
+                "Redis has no queue, and the log has %s: unless another mirror has them, they are lost",
+                ", ".join(lost),
+            )
+            time.sleep(RECLAIM_S)
+            if not sources.check(self.source, self.database, only=self.only, made=self.made):
+                why = f"another mirror has {', '.join(lost)} there, and this Redis is empty"
+                raise sources.refusal(self.source, self.database, why)
+        self._is_source = True
+
     def _known_queues(self) -> list[str]:
         """The queues of Redis, and those of SQL: a Redis that lost everything lists none."""
         known = set(self.source.queues())
         if self._of_sql is None:
             # Once is enough: a queue that is lost later has been mirrored here before.
             with self.database.readers.connect() as connection:
-                self._of_sql = mirrored(connection)
+                self._of_sql = mirrored(connection, self.source.prefix)
         for name in self._of_sql:
             if name not in known and name not in self._queues:
                 logger.warning(
@@ -342,19 +368,21 @@ def run(
     once: bool = False,
     limits: BatchLimits | None = None,
     on_step: Callable[[str], None] | None = None,
+    made: Sequence[str] = (),
 ) -> Mirrored:
     """Mirror the queues of a server into an audit database until ``stop`` is set; ``once``: until
-    all is there.
+    all is there. ``made`` are queues that were made just now, and of which nothing is known.
 
     ``queues`` None: all that exist, new ones too. A database without tables gets them. Raises
-    AuditError at the start if the database cannot be used; later failures are logged and tried
-    again, but for ``once``, which raises what went wrong.
+    AuditError at the start if the database cannot be used, and SourceDiffers when Redis answers, if
+    it is another than the log's; later failures are logged and tried again, but for ``once``, which
+    raises what went wrong.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:
         migrate.ensure(database)
         place.check(database)
-        return Service(source, database, queues, limits, on_step).run(stop, once=once)
+        return Service(source, database, queues, limits, on_step, made).run(stop, once=once)
     finally:
         if database is not url:
             database.close()

@@ -31,15 +31,28 @@ class Counts(Protocol):
 class OutboxSource(Protocol):
     """The Redis side of the mirror."""
 
+    @property
+    def prefix(self) -> str:
+        """What the keys of the queues begin with."""
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+
     def queues(self) -> list[str]:
         """The queues that exist, in any order."""
 
-    def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
+    def stamp(self, queue: str) -> str | None:
+        """The mark that Redis keeps of a queue; empty if it has none, None if there is no such queue."""
+
+    def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         """Turn the audit log of a queue on, with baseline events for what is alive.
 
         ``known`` is an epoch that SQL has: a queue in an earlier one starts another beyond it, with
         a baseline, and no new epoch will be at or below it. Does nothing if it is on, and in a later
-        one. Raises rq_core.errors.AuditElsewhere if another database has it.
+        one. ``stamp`` is the mark by which SQL knows the queue, which gets it if it has none.
+        Raises rq_core.errors.AuditElsewhere if another database has it, and AuditStampDiffers if it
+        has another mark.
         """
 
     def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
@@ -84,6 +97,16 @@ class Outbox:
         self._audit = client.calls.audit
         self._complaint = ""
 
+    @property
+    def prefix(self) -> str:
+        """See OutboxSource."""
+        return self._client.prefix
+
+    @property
+    def url(self) -> str:
+        """See OutboxSource."""
+        return self._client.url
+
     def queues(self) -> list[str]:
         """See OutboxSource. What the list has that can name no queue is told once and left out."""
         listed = self._run(self._reads.listed())
@@ -92,9 +115,13 @@ class Outbox:
         self._complaint = listed.complaint
         return listed.queues
 
-    def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
+    def stamp(self, queue: str) -> str | None:
         """See OutboxSource."""
-        self._run(self._audit.attach(queue, audit_id, known))
+        return self._run(self._reads.stamp(queue))
+
+    def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
+        """See OutboxSource."""
+        self._run(self._audit.attach(queue, audit_id, known, stamp))
 
     def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
         """See OutboxSource."""

@@ -28,7 +28,8 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection
 
 from rq_core.model.events import OutboxId
-from sql_audit.mirror import forks, gaps, losses
+from sql_audit.errors import CursorHeld
+from sql_audit.mirror import forks, gaps, losses, sources
 from sql_audit.mirror.batch import Batch, Projection
 from sql_audit.mirror.cursor import Anchor, Cursor
 from sql_audit.mirror.fold import Folder, job_ids
@@ -36,16 +37,15 @@ from sql_audit.mirror.forks import LAST_NUMBER, Behind
 from sql_audit.mirror.reading import BatchLimits, Reader, Tail, last_entry
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.store.background import BackgroundCall
-from sql_audit.store.chain import NOTHING_FOUND, Link, found_digest, genesis
+from sql_audit.store.chain import NOTHING_FOUND, Link, found_digest
 from sql_audit.store.copy import EventRows
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import data_refused
 from sql_audit.store.gaps import unasked_gap
+from sql_audit.store.mirrored import says_deleted
 from sql_audit.store.statements import (
     ADVANCE_CURSOR,
     AUDIT_ID,
-    CHAIN_ID,
-    CREATE_CURSOR,
     CURSOR,
     INSERT_BATCH,
     INSERT_EPOCHS,
@@ -114,6 +114,8 @@ class Mirror:
         self._audit_id: str | None = None
         self._ahead: BackgroundCall[Tail | None] | None = None
         """The next batch, as it is being read while this one is written."""
+        self._stamp: str | None = None
+        """The queue's stamp, as it was when Redis was last told."""
         self._attached_in: int | None = None
         """The epoch of the cursor when Redis was last told that this database mirrors the queue."""
         self._trims = True
@@ -129,6 +131,12 @@ class Mirror:
         Raises what Redis or SQL raise when they fail; nothing is lost then, and the next turn goes
         on.
         """
+        try:
+            return self._turn()
+        except CursorHeld:
+            return Turn(Outcome.HELD)
+
+    def _turn(self) -> Turn:
         if self._audit_id is None:
             self.attach()
             # A mirror may have died between a gap's commit and its asking.
@@ -154,7 +162,7 @@ class Mirror:
             return
         # As if it were attached: to attach would switch the log on again.
         cursor = Cursor(*row)
-        self._attached_in, self.position = cursor.epoch, cursor.position
+        self._attached_in, self.position, self._stamp = cursor.epoch, cursor.position, cursor.stamp
         self._trims = False
         for _ in range(FINISH_TRIES):
             cursor, tail = self.read()
@@ -171,7 +179,7 @@ class Mirror:
         """Whether the last that SQL has of the queue is that an operator deleted it. To meet it would make it again."""
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
-            return last is not None and forks.says_deleted(reader, self.queue, last.at)
+            return last is not None and says_deleted(reader, self.queue, last.at)
 
     def _mirror(self, cursor: Cursor, tail: Tail) -> Turn:
         """Write what follows the cursor, and let Redis forget it when it is committed."""
@@ -235,31 +243,24 @@ class Mirror:
         """Tell Redis that this database mirrors the queue, and from which epoch on it must go on: the cursor's, and
         ``known`` or a later one. Make the queue's cursor if there is none.
 
-        Raises rq_core.errors.AuditElsewhere if another one does.
+        Redis and SQL keep the same stamp of the queue then (:mod:`sql_audit.mirror.sources`). Raises
+        rq_core.errors.AuditElsewhere if another database mirrors the queue, and SourceDiffers if SQL has it from
+        another Redis.
         """
         with self.database.readers.connect() as reader:
             audit_id: str = reader.execute(AUDIT_ID).scalar_one()
-            chain_id: str = reader.execute(CHAIN_ID).scalar_one()
             row = reader.execute(CURSOR, {"queue": self.queue}).one_or_none()
         epoch = 0 if row is None or row.epoch is None else row.epoch
-        if row is None and not self._has_cursor():
-            first = {"queue": self.queue, "head": genesis(chain_id, self.queue)}
-            with self.database.writing(wait=True) as connection:
-                assert connection is not None
-                connection.execute(CREATE_CURSOR[self.database.dialect], first)
-                # In between: a role that may not write switches no log on, and a database that the queue is refused
-                # to keeps no cursor of it.
-                self.source.attach(self.queue, audit_id, max(known, epoch))
-                connection.commit()
+        stamp = self.source.stamp(self.queue)
+        if row is not None and stamp and (row.prefix, row.stamp) == (self.source.prefix, stamp):
+            self.source.attach(self.queue, audit_id, max(known, epoch), stamp)
         else:
-            self.source.attach(self.queue, audit_id, max(known, epoch))
-        self._audit_id, self._attached_in = audit_id, epoch
+            if row is not None and row.stamp and not stamp:
+                # First, so that a mirror that dies before Redis and SQL have the new one is not refused.
+                sources.forget(self.source, self.database, self.queue, row.stamp)
+            stamp = sources.bind(self.source, self.database, self.queue, max(known, epoch))
+        self._audit_id, self._attached_in, self._stamp = audit_id, epoch, stamp
         self._done("attached")
-
-    def _has_cursor(self) -> bool:
-        """Whether the queue has a cursor by now. Another mirror, whose it is, may be writing, and is not waited for."""
-        with self.database.readers.connect() as reader:
-            return reader.execute(CURSOR, {"queue": self.queue}).one_or_none() is not None
 
     def restate(self) -> None:
         """Have Redis say again what lives, if the log has a gap since it last did: a job may have ended in it.
@@ -282,10 +283,14 @@ class Mirror:
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
         anchor = cursor.last
-        if anchor is not None and anchor.at.epoch != self._attached_in:
+        here = (self.source.prefix, self._stamp)
+        # A log that was switched off is not attached again.
+        is_ours = not self._trims or (cursor.prefix, cursor.stamp) == here
+        if not is_ours or (anchor is not None and anchor.at.epoch != self._attached_in):
             # The epoch was committed here or by another mirror, and Redis, which may have forgotten who
-            # mirrors the queue, could not be told. Trims would be refused for ever.
+            # mirrors the queue, could not be told. Trims would be refused for ever. Or the queue has another source.
             self.attach()
+            cursor.prefix, cursor.stamp = self.source.prefix, self._stamp
         tail = self._take_ahead(anchor) or self._reader.read_after(anchor)
         if anchor is not None and anchor.at != self.position and not tail.detached:
             # This mirror has begun, or another moved the cursor and may have died before its trim.

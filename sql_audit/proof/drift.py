@@ -36,10 +36,13 @@ from sql_audit.mirror.intake import fingerprint
 from sql_audit.proof import sides, told, values
 from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.lives import IDS_CHUNK, Told
+from sql_audit.proof.result import QueueResult
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import failure
+from sql_audit.store.mirrored import origins
 from sql_audit.store.rows import EventRow
+from sql_audit.store.statements import AUDIT_ID
 from sql_audit.store.tables import QUARANTINED
 
 REPORTED_MAX: Final = 20
@@ -68,9 +71,10 @@ def drift_of(url: str, client: Client, queue: str) -> Differences:
         database.close()
     kept = [each for each in found.kept if not each.mendable]
     differences = [(violation.job_id, violation.says) for violation in found.violations]
+    differences += [(None, note.says) for note in found.notes if note.lost is not None]
     differences += [(each.id, each.says) for each in kept[:REPORTED_MAX]]
     results = {each.id: (each.line, each.end) for each in found.kept if each.mendable}
-    notes = [note.says for note in found.notes]
+    notes = [note.says for note in found.notes if note.lost is None]
     return Differences(differences, notes, found.lines, results, found.names)
 
 
@@ -102,6 +106,32 @@ def compare(
     return violations, [*found.notes]
 
 
+def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
+    """The queues that are attached to this database, by Redis, and of which SQL has nothing, with why that cannot be
+    told: they may have been deleted there."""
+    with database.readers.connect() as connection:
+        ours = connection.execute(AUDIT_ID).scalar_one()
+        known = origins(connection)
+    found = {}
+    for queue in client.run(client.calls.reads.queues()):
+        if queue in known:
+            continue
+        audit, audit_id, trimmed = client.run(client.calls.reads.attached(queue))
+        if (audit, audit_id) == ("on", ours):
+            says = f"SQL has nothing of the queue, and Redis was trimmed for this database up to {trimmed}: {_WHY}"
+            if trimmed in (None, "0-0"):
+                says = "Redis has attached the queue to this database, and nothing of it is mirrored yet"
+            found[queue] = QueueResult(
+                queue, None, None, None, "-", notes=[Note(OutboxId(0, 0), 0, says)]
+            )
+    return found
+
+
+_WHY: Final = (
+    "is it a standby that lags, a copy, or restored from a backup, or was the queue deleted there?"
+)
+
+
 class _Found(NamedTuple):
     """What a comparison has found; ``kept`` and ``names`` the doctor can mend."""
 
@@ -117,12 +147,13 @@ class _Found(NamedTuple):
 def _compare(client: Client, database: Database, queue: str, *, indexes: bool) -> _Found:
     try:
         both = sides.look(client, database, queue)
-    except sides.Lost as error:
-        return _Found([_violation(error.cursor, "I7", None, str(error))])
+    except sides.Deleted:
+        return _Found([])
     except sides.CannotTell as error:
         cursor = error.cursor
         at = OutboxId(cursor.epoch or 0, cursor.seq or 0)
-        return _Found([], [Note(at, cursor.at_ms or 0, str(error))])
+        lost = error.alive if isinstance(error, sides.Lost) else None
+        return _Found([], [Note(at, cursor.at_ms or 0, str(error), lost)])
     cursor, upto = both.cursor, both.upto
     entries = [(OutboxId.parse(at), raw) for at, raw in both.log]
     if all(at != upto for at, _ in entries):

@@ -33,6 +33,8 @@ class Note(NamedTuple):
     at: OutboxId
     at_ms: int
     says: str
+    lost: int | None = None
+    """Jobs that were alive in a queue that Redis has lost, if the log does not have that loss yet."""
 
 
 class Loss(NamedTuple):

@@ -24,7 +24,7 @@ from rq_core.model.machine import Event, State
 from sql_audit.mirror.refold import intake_of
 from sql_audit.store.database import Database
 from sql_audit.store.gaps import open_gap
-from sql_audit.store.mirrored import given_up
+from sql_audit.store.mirrored import given_up, says_deleted
 from sql_audit.store.rows import EventRow
 from sql_audit.store.statements import AUDIT_ID, CURSOR
 from sql_audit.store.tables import EVENT_COLUMNS, QUARANTINED
@@ -59,6 +59,15 @@ class CannotTell(Exception):
 
 class Lost(CannotTell):
     """Redis has lost the queue. ``str()`` says what to do."""
+
+    def __init__(self, cursor: Row[Any], says: str, alive: int) -> None:
+        super().__init__(cursor, says)
+        self.alive = alive
+        """Jobs that were alive by the log."""
+
+
+class Deleted(CannotTell):
+    """An operator deleted the queue, and neither Redis nor SQL has anything of it that lives."""
 
 
 class Sides(NamedTuple):
@@ -99,10 +108,14 @@ def look(client: Client, database: Database, queue: str) -> Sides:
             off = before.epoch is not None and given_up(
                 connection, queue, before.batch, before.epoch, before.seq
             )
+            deleted = off and says_deleted(connection, queue, OutboxId(before.epoch, before.seq))
         if before.epoch is None:
             raise CannotTell(before, "nothing is mirrored yet")
         known = OutboxId(before.epoch, before.seq)
         redis = client.run(client.calls.reads.snapshot(queue))
+        _refuse_other_source(before, client.prefix, redis["meta"])
+        if deleted and not redis["meta"] and not live:
+            raise Deleted(before, "the queue was deleted")
         _refuse_unattached(before, redis["meta"], ours, len(live), given_up=off)
         first = OutboxId.parse(redis["outbox"][0][0]) if redis["outbox"] else known
         since = min(known, first)
@@ -148,6 +161,15 @@ def fold_rows(records: dict[str, JobRecord], rows: Iterable[EventRow]) -> None:
         records[event.job_id], _ = fold(records.get(event.job_id), entry, event)
 
 
+def _refuse_other_source(cursor: Row[Any], prefix: str, meta: Mapping[str, str]) -> None:
+    """Raise CannotTell if SQL has the queue from another Redis, or another prefix."""
+    if cursor.prefix not in (None, prefix):
+        raise CannotTell(cursor, f"the queue is mirrored from prefix {cursor.prefix}")
+    if cursor.stamp and meta.get("stamp", cursor.stamp) != cursor.stamp:
+        says = f"the queue is mirrored from another Redis, where it has stamp {cursor.stamp}"
+        raise CannotTell(cursor, says)
+
+
 def _refuse_unattached(
     cursor: Row[Any], meta: Mapping[str, str], ours: str, alive: int, *, given_up: bool
 ) -> None:
@@ -159,6 +181,7 @@ def _refuse_unattached(
         raise Lost(
             cursor,
             f"{says}. `rq-core audit run` records the loss, then `rq-core audit restore` can put jobs back",
+            alive,
         )
     if meta.get("audit") != "on":
         raise CannotTell(cursor, "the queue is not mirrored: its audit log is off")

@@ -17,8 +17,11 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, Row, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from rq_core.connections.client import Client
 from rq_core.model.effects import CLAIM_ENDS
 from rq_core.model.reader import EndedClaims, LogOverview, QueueLog
+from sql_audit.mirror import sources
+from sql_audit.mirror.source import Outbox
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import failure
@@ -98,9 +101,15 @@ class LogReader:
         self._lifted: dict[Key, Sums] = {}
         """What is added to the sums so that none falls: what they lost since this reader was made."""
 
-    def mirrored(self) -> list[str]:
-        """Return the queues of which the log is to go on, by name. Raises as ``look`` does."""
-        return self._ask(mirrored)
+    def mirrored(self, client: Client) -> list[str]:
+        """Return the queues of which the log is to go on that come from this client's Redis. Raises as ``look`` does,
+        and SourceDiffers if the log has those of another Redis."""
+
+        def ask(connection: Connection) -> list[str]:
+            sources.check(Outbox(client), self._database)
+            return mirrored(connection, client.prefix)
+
+        return self._ask(ask)
 
     def look(self) -> LogOverview:
         """How the log stands. Raises AuditError if the database does not answer, or has another schema."""

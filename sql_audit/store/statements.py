@@ -64,6 +64,22 @@ ADVANCE_CURSOR: Final = (
 )
 """Move a queue's cursor, which is locked."""
 
+BIND_CURSOR: Final = (
+    mirror_cursor.update()
+    .where(mirror_cursor.c.queue == bindparam("the_queue"))
+    .values(prefix=bindparam("prefix"), stamp=bindparam("stamp"))
+)
+"""Say where a queue comes from. Its cursor is locked."""
+
+RELEASE_CURSOR: Final = (
+    mirror_cursor.update()
+    .where(mirror_cursor.c.queue == bindparam("the_queue"))
+    .where(mirror_cursor.c.prefix == bindparam("the_prefix"))
+    .where(mirror_cursor.c.stamp == bindparam("the_stamp"))
+    .values(stamp=None)
+)
+"""Let the next Redis of its prefix take a queue, if no mirror has meanwhile."""
+
 INSERT_BATCH: Final = mirror_batch.insert()
 """The next link of the chain."""
 

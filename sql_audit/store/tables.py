@@ -249,11 +249,16 @@ mirror_cursor = Table(
     _number("gaps"),
     _number("trim_jobs"),
     _number("trim_bytes"),
+    _text("prefix"),
+    _text("stamp"),
     PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
 )
 """How far a queue is mirrored: the end of its last batch, and the sums of all. ``anchor`` is the SHA-256 of the last
 entry, which the next read must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog
-when Redis is trimmed."""
+when Redis is trimmed.
+``prefix`` and ``stamp`` are the queue's source: the prefix of its keys, and the mark that Redis keeps in its ``meta``.
+Without a stamp the next Redis of that prefix may take the queue, without a prefix any
+(:mod:`sql_audit.mirror.sources`)."""
 
 mirror_epoch = Table(
     "mirror_epoch",

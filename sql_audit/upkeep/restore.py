@@ -190,8 +190,10 @@ def apply(
         cursor = connection.execute(CURSOR, {"queue": queue}).one_or_none()
     if cursor is not None and cursor.epoch is not None:
         client.calls.delivery.set_floor(queue, cursor.epoch)
-    # If Redis has nothing of the queue, that begins an epoch, and the mirror learns what is lost.
-    client.run(client.calls.delivery.handshake(queue))
+    # It may begin an epoch, and the mirror learns what is lost. A queue that is not there the mirror makes itself: by
+    # one without a stamp it could not tell this Redis from another.
+    if client.run(client.calls.reads.is_there(queue)):
+        client.run(client.calls.delivery.handshake(queue))
     done = Applied()
     for turn in range(ROUNDS_MAX):
         wait_level(client, database, queue, wait_s)

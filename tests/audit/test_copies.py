@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from rq_core.connections.client import Client
 from rq_core.errors import AuditElsewhere
@@ -22,7 +23,7 @@ from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
-from tests.kit.schemas import copied
+from tests.kit.schemas import copied, lay_schema
 
 
 def mirror(client: Client, database: Database) -> None:
@@ -131,11 +132,24 @@ def test_a_file_that_is_renamed_stays_the_log(client: Client, sqlite_url: str) -
     database.close()
 
 
-def test_a_role_that_may_not_ask_the_system_identifier_is_bound_to_the_oid(
+def test_a_system_identifier_that_may_not_be_asked_makes_no_copy_of_the_log(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "_SYSTEM", text("SELECT no_such_function()"))
+    """The function was revoked between two starts of the mirror, or granted again."""
     database = Database(postgres_url)
+    lay_schema(database)
+    seen = place.place_of(database)
+    place.check(database)
+    with monkeypatch.context() as revoked:
+        revoked.setattr(place, "_SYSTEM", text("SELECT no_such_function()"))
+        assert place.place_of(database).startswith("postgresql unknown/")
+        place.check(database)
+        place.rebind(database)
+    place.check(database)
 
-    assert place.place_of(database).startswith("postgresql unknown/")
+    assert auditlog.one(database, "SELECT place FROM audit_meta")["place"] == seen
+    with monkeypatch.context() as slow:
+        slow.setattr(place, "_SYSTEM", text("SELECT 1 / 0"))
+        with pytest.raises(DBAPIError):
+            place.place_of(database)
     database.close()

@@ -87,6 +87,7 @@ def test_each_role_does_its_work_with_its_rights(client: Client, owner: Database
     fleet.run(20)
     run(client, mirror)
     client.run(client.calls.delivery.ask([["FLUSHALL"]]))
+    run(client, mirror)
     fleet.held.clear()
     fleet.run(20)
     run(client, mirror)

@@ -125,6 +125,7 @@ CALLS: dict[str, list[str]] = {
     "audit on": ["mail"],
     "audit rebind": [],
     "audit fork": [],
+    "audit adopt": [],
 }
 SAY_NOTHING_OF_JOBS = {
     "worker": "its log is tested in tests/unit/test_support.py",

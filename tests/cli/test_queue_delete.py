@@ -237,6 +237,8 @@ def test_what_redis_lost_is_told_though_the_queue_was_deleted_once(
     with valkey.client() as control:
         control.delete(*KEYS.all())
     enqueue(client, "c")
+    url = database.address.render_as_string(hide_password=False)
+    cli.ok("audit", "adopt", "--audit", url)
     mirror(valkey.url, database)
 
     result = verify(database)

@@ -199,6 +199,8 @@ def _cap(scope: str) -> int:
 class LongLog:
     """The source of a log of about so many events, as a mirror reads it."""
 
+    prefix, url = "rqc", "redis://nowhere"
+
     def __init__(self, events: int, seed: int = 1) -> None:
         self.wanted = {
             name: events * share // sum(q[3] for q in QUEUES.values())
@@ -209,7 +211,10 @@ class LongLog:
     def queues(self) -> list[str]:
         return sorted(self.logs)
 
-    def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
+    def stamp(self, queue: str) -> str:
+        return f"of {queue}"
+
+    def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         """Anybody may have it."""
 
     def read_outbox(

@@ -36,6 +36,7 @@ class StreamSource:
         self.redis: Any = redis.Redis.from_url(
             url, decode_responses=True, encoding_errors="surrogateescape"
         )
+        self.url = url
         self.prefix = prefix
         self.trims: list[tuple[str, str, int, int]] = []
 
@@ -45,12 +46,20 @@ class StreamSource:
     def queues(self) -> list[str]:
         return sorted(self.redis.smembers(queues_key(self.prefix)))
 
-    def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
+    def stamp(self, queue: str) -> str | None:
+        keys = queue_keys(queue, self.prefix)
+        if not self.redis.exists(keys("meta"), keys("outbox")):
+            return None
+        return self.redis.hget(keys("meta"), "stamp") or ""
+
+    def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         meta = queue_keys(queue, self.prefix)("meta")
         if not self.redis.hsetnx(meta, "audit", audit_id):
             attached = self.redis.hget(meta, "audit")
             if attached != audit_id:
                 raise AuditElsewhere(queue=queue, attached=attached)
+        if stamp:
+            self.redis.hsetnx(meta, "stamp", stamp)
         outbox = queue_keys(queue, self.prefix)("outbox")
         last = self.redis.xrevrange(outbox, count=1)
         if known and (not last or OutboxId.parse(last[0][0]).epoch < known):

@@ -521,21 +521,31 @@ def handshake_without_meta(seed: Seed) -> Scene:
 @scene
 def attach(seed: Seed) -> Scene:
     _of_every_kind(seed)
-    return Scene("attach", {"by": "somebody", "audit_id": "db-1", "mode": "on", "known": 0}, [])
+    return Scene(
+        "attach",
+        {"by": "somebody", "audit_id": "db-1", "stamp": "s-1", "mode": "on", "known": 0},
+        [],
+    )
 
 
 @scene
 def attach_in_the_middle(seed: Seed) -> Scene:
     _of_every_kind(seed)
     seed.control.xtrim(seed.keys("outbox"), maxlen=2, approximate=False)
-    return Scene("attach", {"by": "somebody", "audit_id": "db-1", "mode": "on", "known": 0}, [])
+    return Scene(
+        "attach",
+        {"by": "somebody", "audit_id": "db-1", "stamp": "s-1", "mode": "on", "known": 0},
+        [],
+    )
 
 
 @scene
 def detach(seed: Seed) -> Scene:
     _of_every_kind(seed)
     seed.attach()
-    return Scene("attach", {"by": "somebody", "audit_id": "db-1", "mode": "off", "known": 0}, [])
+    return Scene(
+        "attach", {"by": "somebody", "audit_id": "db-1", "stamp": "", "mode": "off", "known": 0}, []
+    )
 
 
 @scene

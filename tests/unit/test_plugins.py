@@ -63,3 +63,5 @@ def test_the_mirror_of_a_supervisor_gets_its_servers_and_ends_with_its_parent() 
         "RQ_CORE_AUDIT_URL": "sqlite:///a b.db",
     }
     assert "--until-stdin-ends" in command
+    command, _ = plugins.mirror_command()("redis://h:1/2", "mine", "a.db", ["new", "newer"])
+    assert command[-4:] == ["--made", "new", "--made", "newer"]

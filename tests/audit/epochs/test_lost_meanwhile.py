@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
+from sqlalchemy import text
 
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
@@ -16,6 +17,7 @@ from sql_audit.mirror.source import Outbox
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
+from sql_audit.store.tables import metadata
 from tests.audit.epochs.forgetting import enqueue
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, states
@@ -98,9 +100,10 @@ def test_doctor_and_verify_call_it_lost_before_a_mirror_has(
     assert looked.exit_code == 1
     (found,) = found_by(looked)
     assert found.startswith(says)
-    assert proof.exit_code == 1
-    assert "I7 violated: " in proof.output
-    assert says in proof.output
+    assert proof.exit_code == 2
+    assert f"Z: {says}" in proof.output
+    assert "  lost: " in proof.output
+    assert "violated" not in proof.output
     with server.client() as control:
         assert control.keys("rqc:*") == []
 
@@ -108,7 +111,7 @@ def test_doctor_and_verify_call_it_lost_before_a_mirror_has(
 def test_a_queue_that_was_made_again_and_is_not_mirrored_is_called_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """The new one has no audit log yet, so it was not compared."""
+    """The new one has no audit log yet, so it was not compared. Nor a stamp: it may be another server's."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)
@@ -116,10 +119,75 @@ def test_a_queue_that_was_made_again_and_is_not_mirrored_is_called_lost(
     with Client(server.url) as later:
         enqueue(later, "b")
 
+    unknown = doctor(server, database)
+    adopted = audit("adopt", "--redis", server.url, "--audit", url(database))
     looked = doctor(server, database)
 
+    assert (unknown.exit_code, found_by(unknown)) == (2, [])
+    assert "rq-core audit adopt --redis" in unknown.output
+    assert adopted.exit_code == 0, adopted.output
     assert looked.exit_code == 1
     assert "Redis has lost the queue, and made it again: by the log 1 jobs" in found_by(looked)[0]
+    with Client(server.url) as later:
+        mirror_once(later, database)
+    assert states(database) == {"a": "lost", "b": "ready"}
+    assert verify(database).verdict is Verdict.HOLDS
+
+
+def test_a_queue_that_was_deleted_agrees_with_its_log(
+    server: RedisServer, client: Client, database: Database
+) -> None:
+    """To compare it could not be told for ever."""
+    with client:
+        enqueue(client, "a", "b")
+        mirror_once(client, database)
+        client.run(client.calls.admin.cancel(QUEUE, ["a", "b"], by="ada", why="over"))
+        assert client.run(client.calls.deletion.delete(QUEUE)) == "waits"
+        mirror_once(client, database)
+        assert client.run(client.calls.deletion.delete(QUEUE)) == "deleted"
+
+    proof = audit("verify", "--audit", url(database), "--redis", server.url)
+
+    assert proof.exit_code == 0, proof.output
+    assert found_by(doctor(server, database)) == []
+
+
+def test_a_queue_that_was_deleted_from_sql_alone_cannot_be_told(
+    server: RedisServer, client: Client, database: Database
+) -> None:
+    """To compare the others said that the log holds."""
+    with client:
+        enqueue(client, "a")
+        client.run(client.calls.delivery.handshake("kept"))
+        mirror_once(client, database)
+    forge_away(database, QUEUE)
+
+    assert audit("verify", "--audit", url(database)).exit_code == 0
+    proof = audit("verify", "--audit", url(database), "--redis", server.url)
+
+    assert proof.exit_code == 2, proof.output
+    assert (
+        "SQL has nothing of the queue, and Redis was trimmed for this database up to"
+        in proof.output
+    )
+
+
+def forge_away(database: Database, queue: str) -> None:
+    """Delete everything that SQL has of a queue, as who owns the tables may."""
+    with database.engine.connect() as connection, connection.begin():
+        triggers: list[str] = []
+        if database.dialect == "postgresql":
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
+        else:
+            made = text("SELECT sql FROM sqlite_master WHERE type = 'trigger'")
+            triggers += connection.execute(made).scalars()
+        for trigger in triggers:
+            connection.execute(text(f"DROP TRIGGER {trigger.split()[2]}"))
+        for table in metadata.tables.values():
+            if "queue" in table.columns:
+                connection.execute(table.delete().where(table.c.queue == queue))
+        for trigger in triggers:
+            connection.exec_driver_sql(trigger)
 
 
 def test_a_queue_whose_log_was_switched_off_is_not_lost(

@@ -78,6 +78,27 @@ def test_only_the_attached_database_may_trim(seed: Seed) -> None:
     assert before == seed.snapshot()
 
 
+def test_a_queue_keeps_the_first_stamp_and_is_refused_to_a_database_with_another(
+    seed: Seed,
+) -> None:
+    calls = seed.client.calls
+    assert seed.client.run(calls.reads.stamp("q")) is None
+    seed.enqueue("a")
+    seed.attach()
+    assert seed.client.run(calls.reads.stamp("q")) == ""
+
+    seed.client.run(calls.audit.attach("q", "db-1", stamp="s-1"))
+    once = seed.snapshot()
+    seed.client.run(calls.audit.attach("q", "db-1", stamp="s-1"))
+    seed.attach()
+    with pytest.raises(errors.AuditStampDiffers, match="s-1"):
+        seed.client.run(calls.audit.attach("q", "db-1", T + 10**6, "s-2"))
+
+    assert seed.snapshot() == once
+    seed.client.run(calls.audit.detach("q", "db-1"))
+    assert seed.client.run(calls.reads.stamp("q")) == "s-1"
+
+
 def test_attaching_to_a_whole_history_starts_no_epoch(seed: Seed) -> None:
     seed.enqueue("a")
     log = seed.snapshot()["outbox"]

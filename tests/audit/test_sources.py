@@ -1,0 +1,293 @@
+"""Two sources of one audit database: a second Redis, or prefix, takes nothing from the first and gets nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis
+
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from sql_audit.errors import SourceDiffers
+from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.store.database import Database
+from tests.kit import auditlog
+from tests.kit.command import audit, command
+from tests.kit.mirroring import mirroring
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
+
+WAYS_OUT = ("--audit ANOTHER", "rq-core audit adopt --redis")
+JOBS = "SELECT queue, job_id, state FROM job ORDER BY queue, job_id"
+
+
+@dataclass
+class Source:
+    """The queues of one prefix in one Redis."""
+
+    client: Client
+    queue: str
+    audit_url: str
+    database: Database
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (
+            "--redis",
+            self.client.url,
+            "--prefix",
+            self.client.prefix,
+            "--audit",
+            self.audit_url,
+        )
+
+    def add(self, *ids: str) -> None:
+        jobs = [NewJob(each, self.queue, profile("task"), "{}", spec_max=65_536) for each in ids]
+        self.client.run(self.client.calls.enqueue.many(jobs))
+
+    def contents(self) -> dict[bytes, Any]:
+        """Every key of the prefix, with its value."""
+        with redis.Redis.from_url(self.client.url) as plain:
+            keys: list[bytes] = sorted(plain.scan_iter(f"{self.client.prefix}:*"))
+            return {key: plain.dump(key) for key in keys}
+
+    def states(self) -> dict[str, str]:
+        """How SQL has the jobs."""
+        return {row["job_id"]: row["state"] for row in auditlog.rows(self.database, JOBS)}
+
+    def mirror(self) -> None:
+        done = audit("run", "--once", *self.words)
+        assert done.exit_code == 0, done.output
+
+
+@pytest.fixture
+def other_url(valkey_url: str, start_redis: Callable[..., RedisServer]) -> str:
+    return start_redis().url
+
+
+@pytest.fixture
+def url(database: Database) -> str:
+    return database.address.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def second(make_second: Callable[..., Source], other_url: str) -> Source:
+    """A second server, which is empty."""
+    return make_second(other_url)
+
+
+@pytest.fixture
+def first(client: Client, url: str, database: Database) -> Source:
+    """A source whose two waiting jobs are mirrored."""
+    first = Source(client, "mail", url, database)
+    first.add("a", "b")
+    first.mirror()
+    return first
+
+
+@pytest.fixture
+def make_second(url: str, database: Database) -> Iterator[Callable[..., Source]]:
+    clients = []
+
+    def make(redis_url: str, *, prefix: str = "rqc", queue: str = "mail") -> Source:
+        client = Client(redis_url, prefix=prefix)
+        clients.append(client)
+        return Source(client, queue, url, database)
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("queue", ["mail", "other"], ids=["same name", "other name"])
+@pytest.mark.parametrize("apart", ["servers", "prefixes"])
+def test_a_second_source_takes_nothing_and_gets_nothing(
+    apart: str,
+    queue: str,
+    first: Source,
+    make_second: Callable[..., Source],
+    valkey_url: str,
+    request: pytest.FixtureRequest,
+    database: Database,
+) -> None:
+    if apart == "servers":
+        second = make_second(request.getfixturevalue("other_url"), queue=queue)
+    else:
+        second = make_second(valkey_url, prefix="two", queue=queue)
+    second.add("c")
+    there, here, known = first.contents(), second.contents(), auditlog.rows(database, JOBS)
+
+    run = audit("run", "--once", *second.words)
+    restored = audit("restore", "--apply", "--wait", "1", *second.words)
+    doctor = command("doctor", *second.words)
+    verified = audit("verify", *second.words)
+    of_queue = [audit(how, queue, *second.words) for how in ("on", "off")]
+
+    if (apart, queue) == ("prefixes", "other"):
+        done = [run, restored, doctor, verified, *of_queue]
+        assert [each.exit_code for each in done] == [0] * 6, [each.output for each in done]
+        assert "queue mail is mirrored from prefix rqc: not compared" in verified.stderr
+        assert {key.split(b":")[1] for key in second.contents()} == {b"queues", b"{other}"}
+        known += [{"queue": "other", "job_id": "c", "state": "ready"}]
+    else:
+        for each in (run, restored, *of_queue):
+            assert each.exit_code == 1
+            assert all(way in each.output for way in WAYS_OUT), each.output
+        for each in (doctor, verified):
+            assert each.exit_code == 2
+            assert all(way in each.output for way in WAYS_OUT), each.output
+        assert second.contents() == here
+    assert first.contents() == there
+    assert [dict(row) for row in auditlog.rows(database, JOBS)] == [dict(row) for row in known]
+    first.add("d")
+    first.mirror()
+    assert (
+        json.loads(audit("restore", "--json", *first.words).stdout)["queues"]["mail"]["lost"] == []
+    )
+    assert audit("verify", *first.words).exit_code == 0
+
+
+def stamps(source: Source) -> tuple[str | None, str | None]:
+    """The stamp of a queue in Redis and in SQL."""
+    found = auditlog.one(
+        source.database, "SELECT stamp FROM mirror_cursor WHERE queue = :q", q=source.queue
+    )
+    return source.client.run(source.client.calls.reads.stamp(source.queue)), found["stamp"]
+
+
+def empty(source: Source) -> None:
+    source.client.run(source.client.calls.delivery.ask([["FLUSHALL"]]))
+
+
+def test_an_empty_redis_is_refused_while_a_mirror_has_the_queues(
+    first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have lost everything: the one that runs shows that it has not."""
+    monkeypatch.setattr(service, "RECLAIM_S", 2.0)
+    with mirroring(first.client.url, first.database):
+        refused = audit("run", "--once", *second.words)
+        first.add("c")
+        wait_until(
+            lambda: first.states() == {"a": "ready", "b": "ready", "c": "ready"}, "it goes on"
+        )
+
+    assert refused.exit_code == 1
+    assert "another mirror has mail there, and this Redis is empty" in refused.output
+    assert second.contents() == {}
+    assert audit("verify", *first.words).exit_code == 0
+
+
+def test_after_a_total_loss_the_queue_has_another_stamp_and_its_old_server_is_refused(
+    first: Source, second: Source
+) -> None:
+    """The disaster: a new server, empty, at another address. Then the old one comes back."""
+    before = stamps(first)
+    second.mirror()
+    restored = audit("restore", "--apply", "--wait", "1", *second.words)
+    old = audit("run", "--once", *first.words)
+
+    assert restored.exit_code == 0, restored.output
+    second.mirror()
+    assert second.states() == {"a": "ready", "b": "ready"}
+    assert audit("verify", *second.words).exit_code == 0
+    assert before[0] == before[1] != stamps(second)[0] == stamps(second)[1]
+    assert old.exit_code == 1
+    assert f"stamp {before[0]} there, and stamp {stamps(second)[0]} by the log" in old.output
+
+
+@pytest.mark.parametrize("dies", ["before Redis is told", "before SQL is told"])
+def test_a_mirror_that_dies_while_it_takes_a_queue_is_not_refused_later(
+    dies: str, first: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty(first)
+
+    def attach(*args: Any) -> None:
+        if dies == "before SQL is told":
+            whole(*args)
+        raise KeyboardInterrupt
+
+    whole = Outbox.attach
+    with monkeypatch.context() as dying:
+        dying.setattr(Outbox, "attach", attach)
+        assert audit("run", "--once", *first.words).exit_code == 130
+    first.add("c")
+    first.mirror()
+
+    assert first.states() == {"a": "lost", "b": "lost", "c": "ready"}
+    assert stamps(first)[0] == stamps(first)[1] is not None
+
+
+def test_of_two_servers_whose_mirrors_start_together_one_is_refused(
+    client: Client, second: Source, database: Database, url: str
+) -> None:
+    both = [Source(client, "mail", url, database), second]
+    for source, job_id in zip(both, "ab", strict=True):
+        source.add(job_id)
+    before = [source.contents() for source in both]
+    with ThreadPoolExecutor() as pool:
+        ended = [
+            pool.submit(service.run, Outbox(each.client), url, stop=threading.Event(), once=True)
+            for each in both
+        ]
+    failed = [each.exception() for each in ended]
+
+    (loser,) = [n for n, error in enumerate(failed) if error is not None]
+    assert isinstance(failed[loser], SourceDiffers)
+    assert both[loser].contents() == before[loser]
+    assert both[0].states() == {"ba"[loser]: "ready"}
+
+
+def test_a_running_mirror_lets_go_when_the_queues_are_adopted_elsewhere(
+    first: Source, second: Source
+) -> None:
+    mirror = Mirror(Outbox(first.client), first.database, "mail")
+    mirror.turn()
+    second.add("c")
+    assert audit("adopt", *second.words).exit_code == 0
+    second.mirror()
+    first.add("d")
+    there = first.contents()
+
+    with pytest.raises(SourceDiffers):
+        mirror.turn()
+
+    assert first.contents() == there
+    assert second.states() == {"a": "lost", "b": "lost", "c": "ready"}
+    assert audit("verify", *second.words).exit_code == 0
+
+
+def test_a_prefix_that_was_renamed_is_adopted(
+    first: Source, make_second: Callable[..., Source], valkey_url: str
+) -> None:
+    second = make_second(valkey_url, prefix="new")
+    with redis.Redis.from_url(valkey_url) as plain:
+        for key in plain.scan_iter("rqc:*"):
+            plain.rename(key, key.replace(b"rqc:", b"new:", 1))
+    refused = audit("run", "--once", *second.words)
+    adopted = audit("adopt", *second.words)
+    second.add("c")
+    second.mirror()
+
+    assert "queue mail is mirrored from prefix rqc" in refused.output
+    assert "the source of mail is prefix new of this Redis" in adopted.output
+    assert second.states() == {"a": "ready", "b": "ready", "c": "ready"}
+    assert audit("verify", *second.words).exit_code == 0
+
+
+def test_a_queue_that_is_deleted_may_come_from_elsewhere(first: Source, second: Source) -> None:
+    first.client.run(first.client.calls.admin.cancel("mail", ["a", "b"]))
+    first.client.run(first.client.calls.deletion.delete("mail"))
+    first.mirror()
+    second.add("c")
+    second.mirror()
+
+    assert second.states()["c"] == "ready"
+    assert audit("verify", *second.words).exit_code == 0
