@@ -8,7 +8,7 @@ With: results kept returned
 Unread: jobs
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now seldom) emit(emit quoted) state(write_line) named(decide_named)
+Uses: call(open_call close_call now) seldom(seldom) emit(emit quoted) state(write_line) named(decide_named)
     ended(refuse_keys leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
@@ -35,13 +35,13 @@ local answer = decide_named(function(id, job)
   end
 end)
 check_lanes()
-if seldom then
+if seldom.any then
   check_ended()
 end
 
 emit('cancelled', now, by, cancelled, why)
 emit('cancel_requested', now, by, requested, why)
-if seldom then
+if seldom.any then
   write_ended()
   write_withdrawn()
 end

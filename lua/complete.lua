@@ -9,7 +9,7 @@ Args: slot number:int worker
 Each: id fence
 Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/ended
 Unread: scheduled jobs
-Uses: call(open_call close_call seldom) success(decide_success emit_success write_success) queue_cap(wake_if_below_cap)
+Uses: call(open_call close_call) seldom(seldom) success(decide_success emit_success write_success) queue_cap(wake_if_below_cap)
     lane_opening(free_places) lane_write(check_lanes write_lanes) ended(refuse_keys check_ended write_ended)
 Returns: ok {REFUSED_ID gone|stale}… | epoch
 Invariants: I2, I3, I6, I9 (a fence that is not in force settles nothing), I10
@@ -24,13 +24,13 @@ check_keys()
 free_places()
 wake_if_below_cap(ended)
 check_lanes()
-if seldom then
+if seldom.any then
   check_ended()
 end
 
 emit_success()
 write_success()
-if seldom then
+if seldom.any then
   write_ended()
 end
 write_lanes()

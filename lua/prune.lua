@@ -7,7 +7,7 @@ With: results kept returned
 Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now seldom) emit(emit) named(decide_named) dead(unindex_dead) ended(refuse_keys leaves check_ended write_ended)
+Uses: call(open_call close_call now) seldom(seldom) emit(emit) named(decide_named) dead(unindex_dead) ended(refuse_keys leaves check_ended write_ended)
 Returns: ok {ID pruned|STATE|gone}… | epoch
 Invariants: I6
 ]]
@@ -28,12 +28,12 @@ local answer = decide_named(function(id, job)
     return 'pruned'
   end
 end)
-if seldom then
+if seldom.any then
   check_ended()
 end
 
 emit('pruned', now, by, events, why)
-if seldom then
+if seldom.any then
   write_ended()
 end
 unindex_dead(exhumed)

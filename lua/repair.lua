@@ -15,8 +15,8 @@ Meta: epoch
 Args: by
 Each: finding:int key member was value
 Unread: ready
-Uses: clock(clock_ms) meta(read_facts write_facts facts set_fact renew) epoch(same_history) emit(emit) state(read_line)
-    standing(read_lines) ready(return_ready) wake(wake_needed push_token) batch(call_many) baseline_of(baseline_of)
+Uses: clock(clock_ms) meta(read_facts write_facts facts) epoch(same_history) emit(emit) state(read_line) ready(return_ready)
+    wake(wake_needed push_token) baseline_of(baseline_of) members(name_keys has_kept note_member write_members)
 Returns: ok MENDED | epoch. MENDED is how many findings
 Invariants: I8, I10
 ]]
@@ -28,66 +28,13 @@ end
 local now = clock_ms()
 check_keys()
 wake_needed()
-
-local hashes = {
-  meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots, results = results, returned = returned,
-}
-local sets = {
-  waiting = waiting, open = open, blocked = blocked, holders = holders, fair = fair,
-  scheduled = scheduled, leases = leases, dead = dead, expiring = expiring, kept = kept,
-}
-
---- A member's value, empty if there is none; nil for what has no members of its own.
-local function read_member(key, member)
-  if hashes[key] then
-    return redis.call('HGET', hashes[key], member) or ''
-  elseif sets[key] then
-    return redis.call('ZSCORE', sets[key], member) or ''
-  elseif key == 'line' then
-    return read_lines({member})[1] or ''
-  elseif key == 'head' then
-    return redis.call('ZRANGEBYLEX', waiting, '[' .. member .. '|', '(' .. member .. '}', 'LIMIT', 0, 1)[1] or ''
-  end
-end
-
---- Whether a member is as it was.
-local function has_kept(key, member, was, value)
-  local is = read_member(key, member)
-  if was == '<' then
-    return (tonumber(is) or -1) < tonumber(value)
-  end
-  return not is or is == was or sets[key] and tonumber(is) and tonumber(is) == tonumber(was)
-end
+name_keys()
 
 local moved = {}          -- findings of which something has moved
 for i = 1, each_count do
   local finding, key, member, was, value = each(i)
   if not has_kept(key, member, was, value) then
     moved[finding] = true
-  end
-end
-
-local given, removed = {}, {}
-
---- Note what becomes of a member, for the writes at the end.
-local function note(key, member, value)
-  if key == 'meta' then
-    renew()
-    if value ~= '' then
-      set_fact(member, value)
-      return
-    end
-  end
-  local noted = value == '' and removed or given
-  local list = noted[key] or {}
-  noted[key] = list
-  if value == '' then
-    list[#list + 1] = member
-  elseif hashes[key] then
-    list[#list + 1], list[#list + 2] = member, value
-  elseif sets[key] then
-    local score = value:sub(1, 1) == '+' and string.format('%.0f', now + value) or value
-    list[#list + 1], list[#list + 2] = score, member
   end
 end
 
@@ -105,7 +52,7 @@ for i = 1, each_count do
     elseif key == 'outbox' then
       events[#events + 1] = baseline_of(member, read_line(lines[member]))
     elseif value ~= was then
-      note(key, member, value)
+      note_member(key, member, value, now)
     end
     if key == 'line' or key == 'state' then
       lines[member] = value ~= '' and value
@@ -114,14 +61,7 @@ for i = 1, each_count do
 end
 
 emit('baseline', now, by, events)
-for name, key in pairs(hashes) do
-  call_many('HDEL', key, removed[name])
-  call_many('HSET', key, given[name])
-end
-for name, key in pairs(sets) do
-  call_many('ZREM', key, removed[name])
-  call_many('ZADD', key, given[name])
-end
+write_members()
 for list = 0, 3 do
   return_ready(list, listed[list])
 end

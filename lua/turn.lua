@@ -15,7 +15,7 @@ Each: id fence
 Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/ended
 Unread: jobs
 Uses: ended(refuse_keys) call(open_call) success(decide_success emit_success write_success)
-    claiming(replay decide_claim emit_claim write_claim close_claim) taken(taken)
+    claiming(replay decide_claim emit_claim write_claim close_claim)
 Returns: ok HEADER {JOB VALUE}… | epoch. HEADER, JOB and VALUE are those of `claim`; behind its four words HEADER has REFUSED_ID gone|stale
     for each success that is refused
 Invariants: I2, I3, I4, I6, I9 (a fence that is not in force settles nothing), I10
@@ -26,8 +26,7 @@ if refusal then
   return refusal
 end
 local ended, refused = decide_success()
-decide_claim(ended)
-if taken == 0 then
+if decide_claim(ended) == 0 then
   check_keys()   -- a job that is taken was read there
 end
 

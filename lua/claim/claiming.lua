@@ -1,8 +1,8 @@
 --[[ claiming: what a claim is, whichever script makes it: `claim`, or `turn`, which reports successes as well.
 
 The plot:
-1. Sweep (claim/sweep): what is due in the queue, whichever worker claims. Expired leases end, due jobs become ready, jobs that
-   have waited for too long expire (claim/expiry), rates that were spent resume, what has expired is forgotten.
+1. Sweep (sweep/sweep): what is due in the queue, whichever worker claims. Expired leases end, due jobs become ready, jobs that
+   have waited for too long expire (sweep/expiry), rates that were spent resume, what has expired is forgotten.
 2. How many jobs may be taken at all: the queue may be paused, or at its own cap.
 3. Select (claim/select): for each priority, the oldest first, merge three sources of plain jobs (claim/unscoped: those
    that return from the sweep, the list, those that join) with the open lanes (claim/pages: those of Redis, page by page;
@@ -15,8 +15,8 @@ without touching a list, and a scope that refuses leaves no trace of those that 
 
 Keys: state jobs leases fair
 Args: limit sweep_max
-Uses: call(now now_text keep_answer seldom) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
-    gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)
+Uses: call(now now_text keep_answer) seldom(seldom) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
+    gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(first_resume) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
     expiry(check_seldom write_seldom) sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
     bare(is_bare) unscoped(open_lists write_unscoped) pages(count_stored) select(select_jobs) fast_path(leave_fast)
@@ -52,7 +52,7 @@ local function replay(answer)
   return reply
 end
 
---- Decide what the claim takes. So many claims end in the same call because their holder says so.
+--- Decide what the claim takes. So many claims end in the same call because their holder says so. Returns how many jobs it takes.
 local function decide_claim(ended)
   local unfinished
   next_due, unfinished = sweep()
@@ -78,11 +78,9 @@ local function decide_claim(ended)
     left = left + count_stored() + open_growth()
   end
   more = not gated and (not room or room > taken) and left > 0
-  for i = 1, #rate_scopes do
-    local scope = rate_scopes[i]
-    if scope.awaited then
-      next_due = next_due == '-' and scope.resumes or math.min(next_due, scope.resumes)
-    end
+  local resumes = first_resume()
+  if resumes then
+    next_due = next_due == '-' and resumes or math.min(next_due, resumes)
   end
   if unfinished then
     next_due = now
@@ -95,9 +93,10 @@ local function decide_claim(ended)
   end
   check_lanes()
   check_sweep()
-  if seldom then
+  if seldom.any then
     check_seldom()
   end
+  return taken
 end
 
 --- Append the events.
@@ -108,7 +107,7 @@ end
 
 local function write_claim()
   write_sweep()
-  if seldom then
+  if seldom.any then
     write_seldom()
   end
   write_taken(fence)

@@ -8,7 +8,7 @@ Keys: state jobs open
 Args: limit
 Kept: NO_PAGE NO_AHEAD
 Uses: batch(read_many) digits(digits) place(padded PLACE_WIDTH) lane_names(order_at id_of)
-    lane_standing(known_lanes meet_lane) lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair) taken(taken) bare(is_bare)
+    lane_standing(is_met meet_lane) lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair) taken(taken) bare(is_bare)
 ]]
 
 local PAGE_MAX = 100
@@ -67,7 +67,7 @@ local function read_members()
   page_upto = math.min(#names, page_at + limit - taken - 1)
   for at = page_at, page_upto do
     local name = names[at]
-    if not known_lanes[name] then
+    if not is_met(name) then
       local members = first_members(name)
       local head = members[1]
       page.members[at], page.heads[at] = members, head and id_of(name, head)
@@ -81,7 +81,7 @@ end
 --- The order of the lane that comes next, after passing over those that this call has met; nil if there is none.
 local function stored_order()
   local names = page.names
-  while page_at > #names or known_lanes[names[page_at]] do
+  while page_at > #names or is_met(names[page_at]) do
     if page_at <= #names then
       page_at = page_at + 1
     elseif next_page >= 0 then

@@ -8,7 +8,7 @@ Meta: ties
 Later: tombstones
 Args: sweep_max
 Kept: FRESH FRESH_LINES FRESH_NAMED STAYS
-Uses: state(read_line count rank) standing(waiting_line) taken(take) sweep(returning joining decided)
+Uses: state(read_line count rank) standing(waiting_line) taken(take) sweep(swept_jobs)
     batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) bare(is_bare)
 ]]
 
@@ -18,6 +18,7 @@ local FRESH_NAMED = {}   -- …and that of the line of such a job that is unique
 -- What such a line may say besides, as it is written again when the job is claimed for the first time.
 local STAYS = {attempts = true, losses = true, unique = true, once = true, call = true, keep = true}
 
+local returning, joining, decided   -- what the sweep has made of plain jobs
 local lengths_by     -- by priority: entries of the lists
 local given = {}     -- ids that were given out from a list
 local skipped        -- entries that led nowhere
@@ -43,7 +44,7 @@ local function reset()
   if has_left then
     has_left, left_heads, left_tails = false, {}, {}
   end
-  skipped, source = 0, nil
+  skipped, source, returning, joining, decided = 0, nil, nil, nil, nil
   entries, entry_lines, entry_specs, entry, entries_read = nil, nil, nil, nil, 0
   next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
 end
@@ -107,6 +108,7 @@ end
 --- Look how long the lists are, before anything is taken.
 local function open_lists()
   lengths_by = lengths(is_bare())
+  returning, joining, decided = swept_jobs()
 end
 
 --- Begin with a priority. False if it has no plain jobs.

@@ -17,7 +17,7 @@ how its event goes on behind its JSON.
 
 Keys: ready
 Kept: KINDS NO_TIES WAYS
-Uses: digits(digits) memo(remember)
+Uses: digits(digits) memo(remember) array(rest_of_array)
 ]]
 
 local NO_TIES = {}
@@ -51,10 +51,11 @@ local function kind_from(given)
   due_ms = due_ms ~= 0 and due_ms or nil
   local is_due_later, behind = due_ms ~= nil or delay_ms > 0, nil
   if ties.keep and not (is_due_later or ties.expires_in or ties.expires_at or ties.unique or ties.remember) then
-    head, behind = head .. ' keep=' .. ties.keep, ',null,null,null,null,null,' .. ties.keep .. ']'
+    head, behind = head .. ' keep=' .. ties.keep, rest_of_array({nil, nil, nil, nil, nil, ties.keep}, 6)
   end
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
-    task = task, may_wait = is_due_later or ties ~= NO_TIES and not behind, behind = behind,
+    task = task, may_wait = is_due_later or ties ~= NO_TIES and not behind, behind = behind, has_rules = ties.unique ~= nil or full ~= '',
+    has_line = ties ~= NO_TIES and not behind,
     ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at, unique = ties.unique,
     window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, keep = ties.keep}
 end

@@ -14,11 +14,13 @@ A job that waits and whose deadline is over holds its name from no job (see incl
 The `seldom` list `wanted` has by record the field of `slots` for its name, `digests` and `names` what its digest is made of; `asked`
 has who holds each of these fields, `taken` fields and ids of the names that are taken, `replaced` what the event says of each job that
 is replaced, `lapsed` the fields whose instant is over, `overdue` by field the ids and records of jobs that are to yield, `last` the record that
-gets a field of those that replace, `deferred` the fields for which one has given way to that, `left` the ids of replaced jobs, `fronts` by priority the ids and places of
+gets a field of those that replace, `deferred` the fields for which one has given way to that, `fronts` by priority the ids and places of
 plain jobs that have the place of one that they replaced.
 
 Keys: slots state
-Uses: call(now now_text seldom seldom_list) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves write_ended)
+Lists: deferred digests fronts holders lapsed last names overdue replaced taken waiting wanted
+Reads: recalling(left) ended(untied)
+Uses: call(now now_text) seldom(seldom seldom_list) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves write_ended)
     overdue(emit_overdue) withdrawal(withdraw write_withdrawn) deadline(note_coming) digits(digits) ready(return_ready) recalling(note_replaced) emit(emit)
     yielding(is_yielding yield_name emit_yielded write_yielded)
 ]]

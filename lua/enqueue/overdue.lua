@@ -1,13 +1,15 @@
 --[[ overdue: a job that waits past its deadline begins no more, so it yields its id to a job that asks for it: it expires before the
 call looks who has the id. Otherwise that job would be a duplicate of one that never runs, for as long as no worker claims.
 
-One that has failed or lost a worker keeps its id: it will be dead (see claim/expiry). So does one that was claimed and whose id is
+One that has failed or lost a worker keeps its id: it will be dead (see sweep/expiry). So does one that was claimed and whose id is
 remembered: that holds after its end, too.
 
-The `seldom` list `overdue_here` has what the event says of each; `left` has their ids.
+The `seldom` list `overdue_here` has what the event says of each.
 
 Keys: state
-Uses: call(now_text now seldom seldom_list) state(read_line count) ended(leaves) deadline(is_over) withdrawal(withdraw) emit(emit)
+Lists: overdue_here
+Reads: recalling(left)
+Uses: call(now_text now) seldom(seldom seldom_list) state(read_line count) ended(leaves) deadline(is_over) withdrawal(withdraw) emit(emit)
     batch(read_many)
 ]]
 

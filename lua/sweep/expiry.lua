@@ -6,7 +6,9 @@ Such a job is met in three ways: its member of `expiring` is over, it is due, or
 
 Keys: state
 Args: worker
-Uses: call(now now_text seldom seldom_list) state(read_line write_line count) ended(leaves dies check_ended write_ended)
+Lists: expired expired_lines
+Reads: ended(died)
+Uses: call(now now_text) seldom(seldom seldom_list) state(read_line write_line count) ended(leaves dies check_ended write_ended)
     deadline(is_over write_deadlines) withdrawal(withdraw write_withdrawn) lane_standing(meet_lanes) emit(emit) batch(call_many)
     dead(check_dead index_dead)
 ]]

@@ -12,7 +12,7 @@ Keys: state jobs leases scheduled expiring slots rates
 Later: sequence
 Args: slot worker sweep_max
 Unread: jobs
-Uses: call(now now_text answer_field seldom) activity(note_activity) meta(facts fact set_fact notes_of_queue) emit(emit quoted)
+Uses: call(now now_text answer_field) seldom(seldom) activity(note_activity) meta(facts fact set_fact notes_of_queue) emit(emit quoted)
     batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
@@ -290,15 +290,21 @@ local function sweep()
   return next_due, unfinished or is_full
 end
 
+--- The plain jobs that became ready, by priority: those that go to the head of their list, and those that join at the tail; and the ids
+--- of all jobs that became ready or died here.
+local function swept_jobs()
+  return returning, joining, decided
+end
+
 --- The events of all this: the first writes of the call.
 local function emit_sweep()
-  if not has_swept and not seldom then
+  if not has_swept and not seldom.any then
     return
   end
   emit('lease_expired', now_text, worker, swept.expired)
   emit('cancelled', now_text, worker, swept.cancelled)
   emit('promoted', now_text, worker, swept.promoted)
-  if seldom then
+  if seldom.any then
     emit_expired()
   end
   emit('pruned', now_text, worker, swept.pruned)

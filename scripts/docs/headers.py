@@ -9,6 +9,9 @@ when the documentation is generated, and not at run time:
   changed, too;
 - every name that a file takes from an include stands in its ``Uses``, and is used;
 - no file assigns what belongs to another, not even a field or an element of it;
+- what one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned anew, but for a few variables of a call;
+- a list of include/call/seldom is filled and read by files that declare it;
+- no function, and no body of a script, is longer than ``LINES_MAX``;
 - a variable of an include that changes gets its first value in ``reset``, or is named under ``Kept``;
 - no position of KEYS or ARGV is written;
 - every event of the table is emitted by some script.
@@ -27,7 +30,7 @@ from rq_core.model import event_fields, machine
 from rq_core.model.effects import CLEARS
 from rq_core.model.machine import Event
 from rq_core.model.settings import SETTINGS
-from rq_core.scripts import script
+from rq_core.scripts import rooms, script
 from rq_core.scripts import source as lua_files
 from rq_core.scripts.header import Header
 from scripts.docs import lua_names
@@ -35,11 +38,15 @@ from scripts.docs import lua_names
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _TABLE = re.compile(r"^local (\w+) *= \{", re.MULTILINE)
 _STRING = re.compile(r"'[^'\n]*'")
-_EACH = re.compile(r"local ([\w, ]+) = each\(")
+_EACH = re.compile(r"local ([\w, ]+) = (?:each|record)\(")
 _EMIT = re.compile(r"\bemit(?:_queue)?\(([^\n]*)")
 _READ = re.compile(r"\bfacts\.(\w+)|\bfact\('(\w+)'\)")
+_LIST = re.compile(r"\bseldom_list\('(\w+)'\)|\bseldom\.(\w+)")
+_FUNCTION = re.compile(r"^local function (\w+).*?^end$", re.MULTILINE | re.DOTALL)
 _SET = re.compile(r"\bset_fact\(([^,\n]*),")
 
+LINES_MAX: Final = 70
+"""Of a function, and of the body of a script, without comments."""
 _OF_ANY_SCRIPT: Final = frozenset({Event.BASELINE, *CLEARS})
 """Events about jobs that are no transitions."""
 
@@ -131,6 +138,7 @@ def problems() -> list[str]:
     for name in script.names():
         source = _script(name)
         found += [f"{name}.lua: {p}" for p in (*_of_any(source), *_of_script(name, source))]
+    found += _of_walls()
     for event in Event:
         if not emitters(event):
             found.append(f"no script emits {event}")
@@ -145,6 +153,10 @@ def _of_any(source: Source) -> Iterator[str]:
         # What rights a script needs is read off its commands in single quotes.
         yield "has a text in double quotes"
     yield from _of_names(source)
+    yield from _of_lists(source)
+    for found in _FUNCTION.finditer(source.code):
+        if (size := _lines(found[0])) > LINES_MAX:
+            yield f"has a function of {size} lines: {found[1]}"
     unread = set(source.header.words("Unread"))
     for word in sorted(unread - set(source.header.words("Keys"))):
         yield f"declares {word} in Unread but not in Keys"
@@ -165,6 +177,41 @@ def _of_names(source: Source) -> Iterator[str]:
         yield f"uses {name} of {shared()[name]} without taking it"
     for name in sorted(lua_names.assigned(source.code) & taken.keys()):
         yield f"assigns {name}, which belongs to {taken[name]}"
+
+
+def _lines(code: str) -> int:
+    return sum(1 for line in code.split("\n") if line.strip())
+
+
+def _of_lists(source: Source) -> Iterator[str]:
+    """Check that lists of include/call/seldom are declared where they are filled and read."""
+    own, others = source.header.words("Lists"), source.header.reads
+    declared = {*own, *(name for names in others.values() for name in names)}
+    used = {a or b for a, b in _LIST.findall(source.code)} - {"any"}
+    used |= {word for word in declared if f"'{word}'" in source.code}
+    yield from (f"has the list {name} undeclared" for name in sorted(used - declared))
+    yield from (f"declares the list {name} but does not use it" for name in sorted(declared - used))
+    for file, names in others.items():
+        if strange := set(names) - set(
+            includes()[file].words("Lists") if file in includes() else ()
+        ):
+            yield f"reads {', '.join(sorted(strange))}, which {file} does not declare"
+
+
+def _of_walls() -> Iterator[str]:
+    """Check that what a room takes from another is a value: a function, a constant, or a table that stays the same."""
+    paths = lua_files.include_paths(script.directory())
+    users = [*_includes().items(), *((name, _script(name)) for name in script.names())]
+    rebound = {name: lua_names.rebound(each.code) for name, each in _includes().items()}
+    for user, source in users:
+        room = paths[user].parent if source is _includes().get(user) else None
+        for file, names in source.header.uses.items():
+            if paths[file].parent != room:
+                yield from (
+                    f"{user}: takes {name} out of its room, where {file} assigns it anew"
+                    for name in names
+                    if name in rebound[file] and name not in rooms.VARIABLES
+                )
 
 
 @cache
@@ -225,6 +272,8 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
                 yield f"declares {word} in {section} but does not use it"
     yield from _of_records(_names(header, "Each"), bare)
     yield from _of_meta(everything, code)
+    if (size := _lines(source.code)) > LINES_MAX:
+        yield f"has a body of {size} lines"
     yield from (f"has no {s}" for s in ("Keys", "Returns", "Invariants") if not header.words(s))
     if set(header.words("Flags")) - {"allow-oom"}:
         yield f"has the flags {header.sections['Flags']}"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from rq_core.scripts import script
+from rq_core.scripts.rooms import OPENING
 from scripts.docs import headers
 
 _WARNING: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+):\d+: \(\w(?P<code>\d+)\) (?P<said>.*)$")
@@ -27,6 +28,7 @@ _OF_LINE: Final = re.compile(r" on line \d+")
 _QUOTED: Final = re.compile(r"'(\w+)'")
 _UNUSED: Final = ("211", "231", "241")
 """Codes that say of a variable that nothing uses it."""
+_SHADOWING: Final = ("431", "432")
 _OPTIONS: Final = (
     "--formatter=plain", "--codes", "--std=lua51", "--read-globals", "redis", "cjson", "KEYS", "ARGV",
     "--not-globals", "print", "require", "module", "io", "dofile", "loadfile", "setfenv", "getfenv",
@@ -52,6 +54,8 @@ def problems(texts: dict[str, str]) -> list[str]:
             return [told, ran.stderr]
         name = match["file"].removesuffix(".lua")
         line = lines[name][int(match["line"]) - 1]
+        if OPENING in line and match["code"] in _SHADOWING:
+            continue  # what a room takes has the same names inside as outside
         said = _OF_LINE.sub("", match["said"])
         found.setdefault((match["code"], said, line), set()).add(name)
     taken = headers.shared()

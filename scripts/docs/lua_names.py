@@ -42,7 +42,17 @@ def local_names(code: str) -> set[str]:
 
 def assigned(code: str) -> set[str]:
     """Names that are assigned after their declaration, or whose fields or elements are."""
-    found: set[str] = set()
+    return {name for name, _ in _assignments(code)}
+
+
+def rebound(code: str) -> set[str]:
+    """Names that are assigned after their declaration, themselves and not only a field or an element of theirs."""
+    return {name for name, is_whole in _assignments(code) if is_whole}
+
+
+def _assignments(code: str) -> set[tuple[str, bool]]:
+    """The names of :func:`assigned`, and whether they are assigned themselves."""
+    found: set[tuple[str, bool]] = set()
     words, depth = tokens(code), 0
     for at, word in enumerate(words):
         depth += (word == "{") - (word == "}")
@@ -50,8 +60,9 @@ def assigned(code: str) -> set[str]:
             continue
         end, roots = at - 1, []
         while True:
+            last = end
             end, root = _target(words, end)
-            roots.append(root)
+            roots.append((root, end == last - 1))
             if end < 0 or words[end] != ",":
                 break
             end -= 1

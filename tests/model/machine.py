@@ -29,7 +29,7 @@ from tests.kit.wires import LossyWire
 
 RETENTION_MS = 100_000
 SWEEP_MS = 100
-"""See lua/claim/sweep.lua."""
+"""See lua/sweep/sweep.lua."""
 LIMITS = {"backoff_ms": 1_000, "backoff_max_ms": 3_000, "unknown_max": 3}
 
 IDS = [f"j-{n}" for n in range(8)]

@@ -106,7 +106,7 @@ FALSE = {
         "complete.lua: declares mood in Each but does not use it",
     ),
     "fields of records in another order": (
-        "enqueue.lua",
+        "enqueue/accepting.lua",
         "local id, place, digest,",
         "local id, digest, place,",
         "enqueue.lua: takes kind from its records as digest",
@@ -128,6 +128,42 @@ FALSE = {
         "set_fact('trimmed', upto)",
         "facts.trimmed = upto",
         "trim.lua: assigns facts, which belongs to meta",
+    ),
+    "variable that another room takes": (
+        "claim/pages.lua",
+        "lane_standing(is_met meet_lane)",
+        "lane_standing(is_met meet_lane known_lanes)",
+        "pages: takes known_lanes out of its room, where lane_standing assigns it anew",
+    ),
+    "list that is not declared": (
+        "include/job/outcomes.lua",
+        "Reads: ended(died)\n",
+        "",
+        "include/job/outcomes.lua: has the list died undeclared",
+    ),
+    "list that is not used": (
+        "include/job/ended.lua",
+        "Lists: died",
+        "Lists: buried died",
+        "include/job/ended.lua: declares the list buried but does not use it",
+    ),
+    "list of another file": (
+        "include/job/outcomes.lua",
+        "Reads: ended(died)",
+        "Reads: deadline(died)",
+        "include/job/outcomes.lua: reads died, which deadline does not declare",
+    ),
+    "long function": (
+        "include/call/wake.lua",
+        "  is_needed = true\n",
+        "  is_needed = true\n" * 70,
+        "include/call/wake.lua: has a function of 73 lines: wake_needed",
+    ),
+    "long body": (
+        "trim.lua",
+        "set_fact('trimmed', upto)\n",
+        "set_fact('trimmed', upto)\n" * 60,
+        "trim.lua: has a body of 91 lines",
     ),
     "variable that is not reset": (
         "include/call/wake.lua",
@@ -245,6 +281,13 @@ def test_includes_in_a_circle_are_refused(edit: Edit) -> None:
 
     with pytest.raises(HeaderError, match=r"includes go round in a circle: .*meta > emit"):
         build_script("trim")
+
+
+def test_a_room_that_takes_from_one_above_it_is_refused(edit: Edit) -> None:
+    edit("include/text/heap.lua", "all the rest. ]]", "\n\nUses: wake(wake_needed)\n]]")
+
+    with pytest.raises(HeaderError, match=r"rooms go round in a circle: .*call > text > call"):
+        build_script("claim")
 
 
 def test_unknown_include_is_refused(edit: Edit) -> None:

@@ -20,22 +20,9 @@ local now             -- Unix time of the call in ms
 local now_text        -- the same as text
 local slot_deadline   -- until when the slot is remembered
 local moves_deadline  -- whether it is to be remembered for longer
-local seldom          -- lists that most calls do without, by name; nil if the call has none of them
 
 local function reset()
-  now, now_text, slot_deadline, moves_deadline, seldom = nil, nil, '0', true, nil
-end
-
---- A list that most calls do without; more may be added to it. So many files can have lists of a call, and each call spares to make
---- them, and to ask each file whether it has something to write: it asks once whether anything is `seldom`.
-local function seldom_list(name)
-  seldom = seldom or {}
-  local list = seldom[name]
-  if not list then
-    list = {}
-    seldom[name] = list
-  end
-  return list
+  now, now_text, slot_deadline, moves_deadline = nil, nil, '0', true
 end
 
 --- The reply to a call that was carried out. (`unpack` cannot take a whole batch.)

@@ -26,25 +26,25 @@ local function is_to_trim()
 end
 
 --- Append an entry about `happened` things; `name` is the field that has the `body`.
-local function append(event, at, by, name, body, happened, why)
+local function append(event, at, actor, name, body, happened, cause)
   local id = facts.epoch .. '-*'
   local reason = NO_REASON
-  if why and why ~= '' then
-    reason = {'why', why}
+  if cause and cause ~= '' then
+    reason = {'why', cause}
   end
   if facts.audit == 'on' then
     set_fact('backlog_jobs', fact('backlog_jobs') + happened)
-    set_fact('backlog_bytes', fact('backlog_bytes') + #event + #body + #(why or ''))
+    set_fact('backlog_bytes', fact('backlog_bytes') + #event + #body + #(cause or ''))
   end
   local entry
   if event == 'epoch_started' then
-    entry = redis.call('XADD', outbox, id, 'type', event, 'at', at, 'by', by, name, body)
+    entry = redis.call('XADD', outbox, id, 'type', event, 'at', at, 'by', actor, name, body)
   elseif facts.audit == 'on' then
-    entry = redis.call('XADD', outbox, 'NOMKSTREAM', id, 'type', event, 'at', at, 'by', by, name, body, unpack(reason))
+    entry = redis.call('XADD', outbox, 'NOMKSTREAM', id, 'type', event, 'at', at, 'by', actor, name, body, unpack(reason))
   elseif not is_to_trim() then
-    entry = redis.call('XADD', outbox, 'NOMKSTREAM', id, 'type', event, 'at', at, 'by', by, name, body, unpack(reason))
+    entry = redis.call('XADD', outbox, 'NOMKSTREAM', id, 'type', event, 'at', at, 'by', actor, name, body, unpack(reason))
   else
-    entry = redis.call('XADD', outbox, 'NOMKSTREAM', 'MAXLEN', '~', OUTBOX_RING, id, 'type', event, 'at', at, 'by', by, name, body,
+    entry = redis.call('XADD', outbox, 'NOMKSTREAM', 'MAXLEN', '~', OUTBOX_RING, id, 'type', event, 'at', at, 'by', actor, name, body,
       unpack(reason))
   end
   if not entry then
@@ -55,23 +55,23 @@ end
 
 --- Append what happened to some jobs: `records` holds one JSON array per job, and is used up. Returns the entry's id, or
 --- nil if there are none. Numbers in JSON are written by Lua's own %.14g: exact for milliseconds and counters.
-local function emit(event, at, by, records, why)
+local function emit(event, at, actor, records, cause)
   local size = records and #records or 0
   if size == 0 then
     return nil
   end
   if size == 1 then
-    return append(event, at, by, 'jobs', '[' .. records[1] .. ']', 1, why)
+    return append(event, at, actor, 'jobs', '[' .. records[1] .. ']', 1, cause)
   end
   -- Lua looks at each byte of each text that is made, so the brackets go where the texts are short.
   records[1] = '[' .. records[1]
   records[size] = records[size] .. ']'
-  return append(event, at, by, 'jobs', table.concat(records, ','), size, why)
+  return append(event, at, actor, 'jobs', table.concat(records, ','), size, cause)
 end
 
 --- Append what happened to the queue itself: `data` is one JSON array.
-local function emit_queue(event, at, by, data, why)
-  return append(event, at, by, 'data', data, 1, why)
+local function emit_queue(event, at, actor, data, cause)
+  return append(event, at, actor, 'data', data, 1, cause)
 end
 
 --- A JSON string of a name, or null. Names need no escaping: see keys.NAME_PATTERN.

@@ -18,6 +18,11 @@ local function reset()
   end
 end
 
+--- Whether the call has met a lane of this name.
+local function is_met(name)
+  return known_lanes[name] ~= nil
+end
+
 local function note_blocked(lane)
   local list = blocked_here[lane.on] or {}
   list[#list + 1] = lane

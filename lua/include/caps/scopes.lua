@@ -211,6 +211,18 @@ local function acquire(scope, at)
   return true
 end
 
+--- When the first of the rates resumes that are awaited since this call; nil if none is.
+local function first_resume()
+  local first
+  for i = 1, #rate_scopes do
+    local scope = rate_scopes[i]
+    if scope.awaited and not (first and first <= scope.resumes) then
+      first = scope.resumes
+    end
+  end
+  return first
+end
+
 --- A rate that was awaited is tried again now.
 local function await_no_more(scope)
   if scope.resumes then

@@ -3,7 +3,8 @@ even if nothing comes near its place in line. A claim takes the member away when
 
 Keys: expiring
 Unread: expiring
-Uses: call(seldom seldom_list) batch(call_many) digits(digits)
+Lists: coming
+Uses: seldom(seldom seldom_list) batch(call_many) digits(digits)
 ]]
 
 --- This member of `expiring` is met at this instant, in Unix ms.

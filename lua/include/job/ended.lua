@@ -9,7 +9,8 @@ Keys: state jobs expiring slots results
 Meta: ties remembers audit
 Later: dead_retention_ms backlog_bytes backlog_max_bytes
 Unread: expiring
-Uses: call(now_text seldom seldom_list) meta(facts fact read_now) batch(call_many read_many) names(name_field)
+Lists: died freed gone named named_ids untied
+Uses: call(now_text) seldom(seldom seldom_list) meta(facts fact read_now) batch(call_many read_many) names(name_field)
     remembered(memory told_in) telling(tell_ended)
 ]]
 

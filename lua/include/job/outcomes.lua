@@ -4,7 +4,8 @@ checked and decided before the first write.
 Keys: jobs state ready scheduled leases
 Args: each each_count worker
 Unread: jobs ready
-Uses: call(now seldom) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
+Reads: ended(died)
+Uses: call(now) seldom(seldom) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
     due(earliest_due) dead(index_dead check_dead) ended(leaves dies check_ended write_ended)
     deadline(note_deadline write_deadlines) wake(wake_needed) batch(call_many read_many)
@@ -123,7 +124,7 @@ local function end_claims(decide)
   free_places()
   wake_if_below_cap(#ended)
   check_lanes()
-  if seldom then
+  if seldom.any then
     check_ended()
     if seldom.died then
       check_dead()
@@ -137,7 +138,7 @@ end
 local function write_outcomes(what, refusals, cancelled)
   emit('cancelled', now, worker, cancelled)
   emit_refused(refusals, what, now, worker)
-  if seldom then
+  if seldom.any then
     write_deadlines()
     write_ended()
     if seldom.died then

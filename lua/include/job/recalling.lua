@@ -3,11 +3,14 @@ that had the id has ended; and a call with such an id is the same one only if ta
 
 `remember` of a kind is how long ids are remembered, in ms from now. Behind the digest of such a record stands ` =` and what its call is compared by, 32 hex
 digits, or nothing: it is not compared. The `seldom` lists `calls` and `plain` have both by record; `recalled` has by record what `results`
-says of an id that is remembered, `stale` the same of one that no longer is, `alive` the lines of jobs that are alive.
+says of an id that is remembered, `stale` the same of one that no longer is, `alive` the lines of jobs that are alive; `left` has the ids
+that jobs give up in this call, `noted` what the call has noted of others that are not accepted.
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
-Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(shrink keep_line memory forget_line once_in)
+Lists: alive calls left noted plain recalled stale
+Reads: remembered(kept_lines kept_marks)
+Uses: call(now now_text) seldom(seldom seldom_list) meta(fact) batch(read_many) remembered(shrink keep_line memory forget_line once_in)
 ]]
 
 --- What a record's own digest is, without what its call is compared by; nil if that is invalid.
@@ -21,7 +24,7 @@ end
 
 --- Read what is known of the ids. `live` says by record whether its job is alive.
 local function recall(ids, live)
-  local calls = seldom and seldom.calls or {}
+  local calls = seldom.calls or {}
   local absent, places, compared, compared_at = {}, {}, {}, {}
   for i = 1, #ids do
     if not live[i] then
@@ -80,13 +83,14 @@ local function same_or_not(i, first, noted)
   return 'duplicate', '-'
 end
 
---- What the line of an accepted job says of its memory, and what its event does. `window` is in ms.
+--- What the line of an accepted job says of its memory; and what its event does, as JSON: until when, and what its call is compared by, if it
+--- is. `window` is in ms.
 local function memory_of(i, window)
   local once, call_digest = now + window, seldom.calls[i]
   if call_digest == '' then
-    return ' once=' .. once, ',' .. once
+    return ' once=' .. once, once, nil
   end
-  return ' once=' .. once .. ' call=' .. call_digest, ',' .. once .. ',"' .. call_digest .. '"'
+  return ' once=' .. once .. ' call=' .. call_digest, once, '"' .. call_digest .. '"'
 end
 
 --- The result of a replaced job is not kept: a later record has its id.
@@ -106,10 +110,10 @@ end
 
 --- A job of this id is accepted, so what was known of another one is forgotten.
 local function take_id(i, id)
-  local line = seldom and seldom.stale and seldom.stale[i]
+  local line = seldom.stale and seldom.stale[i]
   if line then
     forget_line(id, line)
-  elseif seldom and seldom.left and seldom.left[id] then
+  elseif seldom.left and seldom.left[id] then
     drop_line(id)
   end
 end

@@ -26,7 +26,8 @@ Keys: results kept returned
 Later: results_bytes kept_bytes kept_max_bytes evicted
 Unread: results kept returned
 Kept: memory
-Uses: call(now now_text seldom_list seldom) meta(fact set_fact read_now) batch(call_many add_many set_many read_many) digits(digits)
+Lists: emptied forgotten growth kept_lines kept_marks kept_values
+Uses: call(now now_text) seldom(seldom_list seldom) meta(fact set_fact read_now) batch(call_many add_many set_many read_many) digits(digits)
 ]]
 
 local LOOKED_AT = '255'   -- so many results more than one are looked at to make room
@@ -75,7 +76,7 @@ end
 
 --- The call will write these keys.
 local function meet_results()
-  if not (seldom and seldom.kept_lines) then
+  if not seldom.kept_lines then
     check_keys()
     read_now('results_bytes')
     read_now('kept_bytes')
@@ -150,9 +151,9 @@ local function forget_line(id, line)
   shrink(line)
 end
 
---- The line without its value, and why; nil if it has none.
-local function without_value(line, why)
-  local other, found = line:gsub(' bytes=%d+', ' value=' .. why)
+--- The line without its value, and the reason; nil if it has none.
+local function without_value(line, reason)
+  local other, found = line:gsub(' bytes=%d+', ' value=' .. reason)
   if found == 0 then
     return nil
   end

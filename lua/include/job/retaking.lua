@@ -4,7 +4,8 @@ does not come back, unless that one yields it (see include/job/yielding).
 The `seldom` list `retaken` has fields of `slots` and their values, `unmarked` members of `expiring` of names whose instant was over.
 
 Keys: slots expiring state
-Uses: call(now seldom seldom_list) batch(call_many) names(name_field name_mark holder_in holds_name) deadline(note_coming)
+Lists: retaken unmarked
+Uses: call(now) seldom(seldom seldom_list) batch(call_many) names(name_field name_mark holder_in holds_name) deadline(note_coming)
     state(read_line) yielding(is_yielding yield_name)
 ]]
 

@@ -5,7 +5,8 @@ there or not, `buried` those ids that leave an entry in a plain list.
 Keys: scheduled
 Later: tombstones
 Unread: scheduled
-Uses: call(seldom seldom_list) state(count) meta(fact set_fact read_now) batch(call_many) lane_names(member_of)
+Lists: buried placeless
+Uses: seldom(seldom seldom_list) state(count) meta(fact set_fact read_now) batch(call_many) lane_names(member_of)
     lane_standing(lane_of stand) lane_fair(is_fair) lane_members(remove) lane_opening(moved_on)
 ]]
 

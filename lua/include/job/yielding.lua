@@ -5,7 +5,8 @@ is not yielded: it stands whatever becomes of the job.
 The `seldom` list `yielded` has what the event `freed` says of each, `yielded_lines` ids and lines.
 
 Keys: state
-Uses: call(now now_text seldom seldom_list) state(write_line) deadline(is_over) emit(emit quoted) batch(call_many)
+Lists: yielded yielded_lines
+Uses: call(now now_text) seldom(seldom seldom_list) state(write_line) deadline(is_over) emit(emit quoted) batch(call_many)
 ]]
 
 --- Whether a job that has this name in `slots` yields it. `job` is its record; nil if there is none.

@@ -1,0 +1,345 @@
+--[[ accepting: which of a call's jobs are accepted, and what their events, their lines and their values say.
+
+The plot:
+1. Check the records, and read what is known of their ids, names and lanes (`check_records`).
+2. Decide one record after the other (`decide_records`): it is kept out (`kept_from`), or it waits as a plain job does, or it has ties or
+   a delay (`accept_tied`).
+3. Append the events (`emit_records`) and write (`write_records`).
+
+A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
+include/job/standing). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
+Lua has to copy it, at some 12 instructions a byte.
+
+SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
+
+Keys: jobs state scheduled results
+Meta: sequence caps_by_task ties remembers
+Args: by spec_max
+Unread: state
+Lists: keeping
+Reads: recalling(calls left noted plain recalled) remembered(kept_lines)
+Uses: call(now now_text) seldom(seldom seldom_list) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
+    placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put) ids(is_id ID_LENGTH)
+    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
+    naming(want_name read_holders kept_by take_name emit_left write_left write_names) ended(check_ended) overdue(expire_overdue)
+    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same) batch(call_many read_many)
+]]
+
+local SPEC_LONG = 256   -- bytes of JSON from which a line in `state` costs less than the copy
+
+local size, record, kind_of   -- how many records there are; what gives one: its id, kind, digest, lane and JSON; and the kinds
+local ids, live      -- by record: its id, and whether Redis has a job of it
+local seen           -- id → the record of this call that was accepted with it; false if there is only one record
+local next_due       -- when the first scheduled member was due before
+local taken          -- how many jobs are accepted
+local events         -- what the event says of each
+local dropped        -- the same of those that are discarded; nil if none is
+local values, lines, due   -- what HSET `jobs`, HSET `state` and ZADD `scheduled` take
+local answer         -- the places of records that are not accepted, or replace a job, and what becomes of them
+local seq            -- the last place in line that was given
+local since          -- how a line ends
+
+local function reset()
+  size, record, kind_of, ids, live, seen, next_due, taken, events, dropped = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
+  values, lines, due, answer, seq, since = nil, nil, nil, nil, nil, nil
+end
+
+--- Read what is known of the ids, the names and the lanes. Returns a reply that refuses the call, or nil.
+local function read_known(names, may_wait)
+  if facts.ties then
+    expire_overdue(ids, live)
+  end
+  if results then
+    recall(ids, live)
+    local refusal = seldom.calls and refuse_full(live)
+    if refusal then
+      return refusal
+    end
+  end
+  next_due = may_wait and earliest_due(0)
+  if names then
+    meet_lanes(names)
+  end
+  if seldom.any then
+    local first, recalled = {}, seldom.recalled   -- id → its first record
+    read_holders(size, function(i)
+      local id, place = record(i)
+      first[id] = first[id] or i
+      return not live[i] and not (recalled and recalled[i]) and first[id] == i and kind_of[place] or nil
+    end)
+  end
+  return nil
+end
+
+--- Check a record whose kind has ties. Returns its digest, or a reply that refuses the call.
+local function check_ties(i, kind, digest)
+  if (kind.remember or kind.keep) and not results then
+    return nil, {'with'}
+  elseif kind.remember then
+    digest = want_memory(i, digest)
+  end
+  if not digest or kind.unique and not want_name(i, digest) then
+    return nil, {'refused', 'arguments', 'digest'}
+  end
+  return digest, nil
+end
+
+--- Check so many records, which `each` gives one by one, of these kinds, and read what is known of them. Returns a reply that refuses the
+--- call, or nil.
+---
+--- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are needed, and
+--- what only others write is not read.
+local function check_records(how_many, each_record, kinds)
+  size, record, kind_of, ids = how_many, each_record, kinds, {}
+  local names, may_wait, is_long = nil, false, false
+  for i = 1, size do
+    local id, place, digest, lane, spec = record(i)
+    local kind = kind_of[place]
+    if not kind then
+      return {'refused', 'arguments', 'kind'}
+    elseif #id ~= ID_LENGTH and not is_id(id) then
+      return {'refused', 'arguments', 'id'}
+    end
+    if kind.ties then
+      local _, refusal = check_ties(i, kind, digest)
+      if refusal then
+        return refusal
+      end
+    end
+    ids[i] = id
+    if kind.may_wait then
+      may_wait = true
+    end
+    if #spec > SPEC_LONG then
+      is_long = true
+    end
+    if lane ~= '' then
+      names = names or {}
+      names[#names + 1] = lane
+    end
+  end
+  live = read_many(jobs, ids)
+  if names or may_wait or facts.caps_by_task or is_long then
+    check_keys()
+  end
+  return read_known(names, may_wait)
+end
+
+--- What keeps a record's job out: the outcome, what stands in its way (`-`: nothing else), and the cap if that is a scope; nil if nothing does.
+local function kept_from(i, id, kind, lane)
+  local noted, has_left = seldom.noted and seldom.noted[id], seldom.left and seldom.left[id]
+  if live[i] and not has_left or seen and seen[id] or seldom.recalled and seldom.recalled[i] or noted then
+    if results and seldom.any then
+      return same_or_not(i, seen and seen[id], noted)
+    end
+    return 'duplicate', '-'
+  end
+  local on = kind.unique and kept_by(i, kind, ids)
+  if on then
+    if kind.remember and kind.unique ~= 'reject' then
+      note_same(i, id, on, kind.remember)
+    end
+    return 'held', on
+  elseif kind.full ~= '' then
+    return kept_out(lane, kind.full)
+  end
+  return nil
+end
+
+--- A record's job is kept out: say so.
+local function answer_out(i, id, kind, lane, out, on, cap)
+  if out == 'discard' then
+    dropped = dropped or {}
+    dropped[#dropped + 1] = '["' .. id .. '","' .. kind.task:sub(6) .. '",' .. quoted(lane) .. ',' .. quoted(on) .. ',' .. cap .. ']'
+  end
+  answer[#answer + 1] = i
+  answer[#answer + 1] = out == 'discard' and 'discarded' or out == 'reject' and 'rejected' or out
+  answer[#answer + 1] = on
+end
+
+--- A job is ready at this place in line. It joins its lane, or its plain list if it `joins` it. `head` is how its line goes on behind its
+--- state, `behind` how behind its place.
+local function stand_ready(id, kind, head, place, behind, lane, joins)
+  local at = #lines
+  if lane ~= '' then
+    lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. place .. behind .. since
+    put(lane_of(lane), place, id)
+    return
+  end
+  local tail = tail_of(kind.priority)
+  if joins then
+    tail[#tail + 1] = id
+  end
+  lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place .. behind .. since
+end
+
+--- How the event of a job without ties goes on behind its digest, or of one that keeps a result and has no others.
+local function plain_ending(kind, lane, spec)
+  local has_spec = #spec <= spec_max
+  if kind.behind then
+    seldom_list('keeping')[1] = true
+  elseif not has_spec then
+    return lane ~= '' and '","' .. lane .. '"]' or '"]'
+  end
+  return (lane ~= '' and '","' .. lane .. '",' or '",null,') .. (has_spec and cjson.encode(spec) or 'null') .. (kind.behind or ']')
+end
+
+--- A job with ties is accepted. Returns its digest; how its line goes on behind its state, and behind its place in line; how its event goes on
+--- behind the digest; when it is due, if its ties say that; and the place in line that it has from a job that it replaces, if any.
+local function tie(i, id, kind, digest, lane, spec)
+  local head, behind = kind.head, ''
+  local name, stands, due_at, old, place, in_line, once, call_digest
+  local expires = kind.expires_at or kind.expires_in and now + kind.expires_in
+  if expires then
+    behind = ' expires=' .. expires
+    note_deadline(id, expires)
+  end
+  if kind.remember then
+    digest = seldom.plain[i]
+  end
+  if kind.unique then
+    digest, name, stands, due_at, old, place = take_name(i, id, kind, lane)
+    head = head .. ' unique=' .. name
+    if stands then
+      behind = ' stands=' .. stands .. behind
+    end
+    if old then
+      answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = i, 'replaced', old
+    end
+  end
+  if kind.remember then
+    in_line, once, call_digest = memory_of(i, kind.remember)
+    head = head .. in_line
+  end
+  if kind.keep then
+    head = head .. ' keep=' .. kind.keep
+    seldom_list('keeping')[1] = true
+  end
+  local ending = '"' .. rest_of_array({
+    lane ~= '' and quoted(lane), #spec <= spec_max and cjson.encode(spec), expires or false, name and quoted(name) or false,
+    once or false, call_digest or false, stands and quoted(stands) or false, kind.keep or false,
+  }, 8)
+  return digest, head, behind, ending, due_at, place
+end
+
+--- A job with ties or a delay is accepted.
+local function accept_tied(i, id, kind, digest, lane, spec)
+  local due_at, head, behind = kind.due_ms or now + kind.delay_ms, kind.head, ''
+  local ending, due_after, old_place
+  if kind.ties then
+    digest, head, behind, ending, due_after, old_place = tie(i, id, kind, digest, lane, spec)
+    due_at = due_after or due_at
+  else
+    ending = plain_ending(kind, lane, spec)
+  end
+  if due_at <= now then
+    if not old_place then
+      seq = seq + 1
+    end
+    local place = old_place or digits_of_next(seq)
+    events[taken] = '["' .. id .. '",' .. place .. ',null,' .. kind.detail .. digest .. ending
+    stand_ready(id, kind, head, place, behind, lane, not old_place)
+    return
+  end
+  due = due or {}
+  due[#due + 1], due[#due + 2] = due_at, 'job|' .. id
+  local at = #lines
+  lines[at + 1], lines[at + 2] = id, 'scheduled ' .. head .. (lane ~= '' and ' lane=' .. lane or '') .. behind .. ' due=' .. due_at .. since
+  events[taken] = '["' .. id .. '",null,' .. due_at .. ',' .. kind.detail .. digest .. ending
+  if not next_due or due_at < next_due then
+    wake_needed()
+  end
+end
+
+--- Decide about all records. Returns the answer.
+local function decide_records()
+  local caps_by_task = facts.caps_by_task
+  seq, since, taken = fact('sequence'), ' since=' .. now_text, 0
+  events, values, lines, answer, seen = {}, {}, {}, {}, size > 1 and {}
+  local since_line = since .. '\n'
+  local tail, tail_kind = nil, nil   -- the plain list that the last plain job has joined, and its kind
+  for i = 1, size do
+    local id, place, digest, lane, spec = record(i)
+    local kind = kind_of[place]
+    if caps_by_task and lane == '' then
+      lane = lane_for(kind)
+    end
+    local out, on, cap
+    if live[i] or kind.has_rules or seldom.any or seen and seen[id] then
+      out, on, cap = kept_from(i, id, kind, lane)
+    end
+    if out then
+      answer_out(i, id, kind, lane, out, on, cap)
+    else
+      if seen then
+        seen[id] = i
+      end
+      taken = taken + 1
+      if results then
+        take_id(i, id)
+      end
+      if kind.has_line or kind.may_wait and (kind.due_ms or now + kind.delay_ms) > now then
+        accept_tied(i, id, kind, digest, lane, spec)
+      else
+        seq = seq + 1
+        local at, ending = digits_of_next(seq), '"]'
+        if kind.behind or #spec <= spec_max then
+          ending = plain_ending(kind, lane, spec)
+        elseif lane ~= '' then
+          ending = '","' .. lane .. '"]'
+        end
+        events[taken] = '["' .. id .. '",' .. at .. ',null,' .. kind.detail .. digest .. ending
+        if lane ~= '' or #spec > SPEC_LONG then
+          stand_ready(id, kind, kind.head, at, '', lane, true)
+        else
+          if tail_kind ~= kind then
+            tail, tail_kind = tail_of(kind.priority), kind
+          end
+          local last = #tail
+          tail[last + 1] = id
+          spec = kind.head .. ' seq=' .. at .. since_line .. spec
+        end
+      end
+      values[2 * taken - 1], values[2 * taken] = id, spec
+    end
+  end
+  check_lanes()
+  if seldom.any then
+    check_ended()
+  end
+  return answer
+end
+
+--- Append the events. An id that another job gives up in this call may be dropped, and one that was dropped may come again, and be taken.
+local function emit_records()
+  if seldom.any then
+    emit_left(by)
+  end
+  emit('discarded', now_text, by, dropped)
+  emit('enqueued', now_text, by, events)
+end
+
+--- Write all that.
+local function write_records()
+  if seldom.any then
+    write_left()
+  end
+  call_many('HSET', jobs, values)
+  call_many('HSET', state, lines)
+  write_joining()
+  call_many('ZADD', scheduled, due)
+  if seldom.any then
+    write_deadlines()
+    write_names()
+    if not facts.ties and (taken > 0 or seldom.kept_lines) then
+      set_fact('ties', 1)
+    end
+    if not facts.remembers and (seldom.kept_lines or seldom.keeping or taken > 0 and seldom.calls) then
+      set_fact('remembers', 1)
+    end
+  end
+  write_lanes()
+  if seq ~= fact('sequence') then
+    set_fact('sequence', seq)
+  end
+end

@@ -1,0 +1,220 @@
+--[[ restoring: what becomes of each record of a restore. Everything is decided before anything is written.
+
+Keys: jobs state scheduled dead expiring results
+Meta: sequence remembers
+Args: each each_count by why
+Unread: jobs dead expiring
+Reads: recalling(recalled)
+Uses: call(now) seldom(seldom) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed) lane_standing(meet_lanes)
+    lane_write(check_lanes write_lanes) joining(join write_joining) ended(leaves check_ended write_ended) retaking(is_held retake write_retaken)
+    yielding(emit_yielded write_yielded) names(holds_name) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines)
+    due(earliest_due) dead(index_dead unindex_dead) wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
+    remembered(keep_line) recalling(recall take_id)
+]]
+
+local held           -- by record: the line of the job that has its id, if one is alive
+local seen           -- id → the record of the job that this call has put back, or how it has ended
+local is_remembered  -- whether any record has an id that is remembered, or a result
+local next_due       -- when the first scheduled member was due before
+local seq            -- the last place in line that was given
+local unheard, restored, removed     -- what the events say
+local specs, lines, due              -- what HSET `jobs`, HSET `state` and ZADD `scheduled` take
+local buried, exhumed                -- ids of jobs that are dead, and of dead ones that go
+
+local function reset()
+  held, seen, is_remembered, next_due, seq = nil, {}, nil, nil, nil
+  unheard, restored, removed, specs, lines, due, buried, exhumed = {}, {}, {}, {}, {}, {}, {}, {}
+end
+
+--- Check the records, and read what is known of their ids. Returns a reply that refuses the call, or nil.
+local function check_restore()
+  local ids, lanes_named = {}, {}
+  for i = 1, each_count do
+    local id, kind, _, line = each(i)
+    local job = read_line(line)
+    local is_known = kind == 'restore' or kind == 'missing' or kind == 'remove'
+    local stands = kind == 'name' and job and job.unique and (job.stands or ''):match('^until:%d+$')
+    if not job or not (is_known and job.task or kind == 'remember' and job.once or stands) then
+      return {'refused', 'arguments', 'kind'}
+    elseif (job.once or job.keep) and not results then
+      return {'with'}
+    end
+    is_remembered = is_remembered or job.once or job.keep
+    ids[i] = id
+    lanes_named[#lanes_named + 1] = job.lane
+  end
+  held = read_lines(ids)
+  if results then
+    recall(ids, held)
+  end
+  check_keys()
+  next_due = earliest_due(0)
+  if #lanes_named > 0 then
+    meet_lanes(lanes_named)
+  end
+  seq = fact('sequence')
+  return nil
+end
+
+--- Put a job where it belongs. Returns its place in line and its due time, as JSON.
+local function place_again(id, job, due_ms)
+  job.since = now
+  if job.expires and job.state ~= 'dead' then
+    set_fact('ties', 1)
+    note_deadline(id, job.expires)
+  end
+  if job.state == 'scheduled' and due_ms > now then
+    job.due = due_ms
+    due[#due + 1], due[#due + 2] = due_ms, 'job|' .. id
+    if not next_due or due_ms < next_due then
+      wake_needed()
+    end
+    return 'null,' .. due_ms
+  end
+  seq = seq + 1
+  job.seq = seq
+  if job.state == 'dead' then
+    buried[#buried + 1] = id
+    read_now('dead_retention_ms')
+    return seq .. ',null'
+  end
+  job.state = 'ready'
+  join(id, job)
+  return seq .. ',null'
+end
+
+--- The id of a job that has ended is remembered again.
+local function remember_again(i, id, due_ms, line, alive)
+  if seldom.recalled and seldom.recalled[i] then
+    return 'known'
+  elseif alive and alive.state ~= 'gone' then
+    return alive.state
+  elseif due_ms <= now then
+    return 'gone'
+  end
+  take_id(i, id)
+  keep_line(id, line, due_ms)
+  seen[id] = {state = 'remembered'}
+  return 'remembered'
+end
+
+--- The name of a job that has ended stands again.
+local function name_again(id, job)
+  if is_held(id, job) then
+    return 'held'
+  elseif not holds_name(job, now) then
+    return 'gone'
+  end
+  set_fact('ties', 1)
+  retake(id, job)
+  return 'named'
+end
+
+--- A job that had ended, and is alive again, goes.
+local function remove_again(i, id, line, detail, alive)
+  if not alive or alive.state == 'gone' then
+    return 'gone'
+  elseif held[i] ~= line or seen[id] or is_claimed(alive) then
+    return alive.state
+  end
+  removed[#removed + 1] = '["' .. id .. '",' .. detail .. ']'
+  if alive.state == 'dead' then
+    exhumed[#exhumed + 1] = id
+  end
+  leaves(id, alive)
+  withdraw(id, alive)
+  seen[id] = {state = 'gone'}
+  return 'removed'
+end
+
+--- A job that Redis does not have comes back.
+local function bring_back(i, id, kind, due_ms, line, detail, spec)
+  local job = read_line(line)
+  seen[id] = job
+  if kind == 'missing' then
+    unheard[#unheard + 1] = baseline_of(id, nil)
+  end
+  if job.unique then
+    set_fact('ties', 1)
+  end
+  if results then
+    take_id(i, id)
+  end
+  retake(id, job)
+  local placed = place_again(id, job, due_ms)
+  restored[#restored + 1] = '["' .. id .. '",' .. placed .. ',"' .. job.state .. '",' .. detail .. ']'
+  lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
+  specs[#specs + 1], specs[#specs + 2] = id, spec
+  return 'restored'
+end
+
+--- Decide about a record. Returns its outcome.
+local function decide_record(i)
+  local id, kind, due_ms, line, detail, spec = each(i)
+  local alive = seen[id] or read_line(held[i])
+  if kind == 'remember' then
+    return remember_again(i, id, due_ms, line, alive)
+  elseif kind == 'name' then
+    return name_again(id, read_line(line))
+  elseif kind == 'remove' then
+    return remove_again(i, id, line, detail, alive)
+  elseif alive then
+    return alive.state
+  elseif seldom.recalled and seldom.recalled[i] then
+    return 'remembered'
+  elseif is_held(id, read_line(line)) then
+    return 'held'
+  end
+  return bring_back(i, id, kind, due_ms, line, detail, spec)
+end
+
+--- Decide about all records. Returns ids and outcomes, behind the place of the entry.
+local function decide_restore(last)
+  local answer = {last}
+  for i = 1, each_count do
+    local id = each(i)
+    answer[#answer + 1], answer[#answer + 2] = id, decide_record(i)
+  end
+  check_lanes()
+  if seldom.any then
+    check_ended()
+  end
+  return answer
+end
+
+--- Append the events. Returns the entry of the last one; nil if there is none.
+local function emit_restore()
+  if seldom.any then
+    emit_yielded(by)
+  end
+  emit('baseline', now, by, unheard, why)
+  local gone_at = emit('removed', now, by, removed, why)
+  return emit('restored', now, by, restored, why) or gone_at
+end
+
+--- Write all that.
+local function write_restore()
+  if seldom.any then
+    write_yielded()
+    write_ended()
+    write_withdrawn()
+  end
+  unindex_dead(exhumed)
+  call_many('HSET', jobs, specs)
+  call_many('HSET', state, lines)
+  write_joining()
+  call_many('ZADD', scheduled, due)
+  if seldom.any then
+    write_retaken()
+    write_deadlines()
+  end
+  index_dead(buried, now)
+  write_lanes()
+  if seq ~= fact('sequence') then
+    set_fact('sequence', seq)
+  end
+  if is_remembered and not facts.remembers then
+    set_fact('ties', 1)
+    set_fact('remembers', 1)
+  end
+end

@@ -1,0 +1,214 @@
+"""Puts the includes of a script into rooms, one for each folder of ``lua/``.
+
+    local emit, open_call = (function(digits)    what the room takes from others, and what others take from it
+    local emit, fact, open_call                  what its files take from each other, or others from them
+    do … end                                     a file
+    return emit, open_call
+    end)(digits)
+
+A file sees of the others of its room, and a room of the other rooms, what its header names under Uses, so the names
+in one room do not count against the 200 locals that Lua allows elsewhere. A wall is free at run time: a room is a
+function that is called once, when the library is loaded. But what crosses it is a value, so a room gives away functions
+and constants; the few variables of a call that every room reads (``VARIABLES``) stand outside of all rooms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rq_core.model.lazily import cached_property
+from rq_core.scripts.binding import key_check
+from rq_core.scripts.header import Header, HeaderError, Variant
+from rq_core.scripts.source import Part, Source, include_paths, read, source
+
+VARIABLES: Final = ("now", "now_text", "facts")
+"""The variables of includes that every room may read; only the files that define them assign them."""
+RESET: Final = "resets[#resets + 1] = reset"
+_HELPERS: Final = ("whole_number", "integer")
+OPENING: Final = "(function("
+"""How a room begins, behind what others take from it."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """The includes of a script as text."""
+
+    rooms: tuple[str, ...]
+    words: frozenset[str]
+    """The words of all of it that may be names of locals."""
+    constants: tuple[str, ...]
+    """The constants that have to be declared before the rooms…"""
+    variables: tuple[str, ...]
+    """…and the variables."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """An include, as far as a script needs it."""
+
+    source: Source
+    room: str
+    parts: tuple[Part, ...]
+    given: tuple[str, ...]
+    """The names that other files take from it…"""
+    given_out: tuple[str, ...]
+    """…and those of them that files of other rooms take, or the script."""
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words that may be names of locals."""
+        return frozenset[str]().union(*(part.words for part in self.parts))
+
+
+def resolve(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
+    """Includes in the order in which they must stand, each once."""
+    found: dict[str, Source] = {}
+    paths = include_paths(lua)
+
+    def add(user: Source, above: tuple[str, ...]) -> None:
+        for name in user.header.uses:
+            if name in above:
+                raise HeaderError(f"includes go round in a circle: {' > '.join((*above, name))}")
+            if name in found:
+                continue
+            if name in variant.includes:
+                include = source(variant.includes[name], f"{name}.lua")
+            elif name in paths:
+                include = read(paths[name])
+            else:
+                raise HeaderError(f"there is no include {name}.lua")
+            if other := include.other_code:
+                raise HeaderError(f"an include may only define locals, not: {other[:60]}")
+            add(include, (*above, name))
+            found[name] = include
+
+    add(script, ())
+    return found
+
+
+def build(
+    lua: Path, script: Source, includes: Mapping[str, Source], known: Mapping[str, str]
+) -> Built:
+    """The text of the rooms. ``known`` has the constants, by name."""
+    files = _files(lua, script, includes)
+    rooms = {room: [f for f in files.values() if f.room == room] for room in _order(files)}
+    words = {room: frozenset[str]().union(*(f.words for f in here)) for room, here in rooms.items()}
+    outside = tuple(
+        word
+        for word, text in known.items()
+        # A number or a text costs each room that has it next to nothing; a table is made once.
+        if word in script.words
+        or ("{" in text and sum(word in mentioned for mentioned in words.values()) > 1)
+    )
+    texts = []
+    for room, here in rooms.items():
+        taken = (
+            word
+            for file in here
+            for used, names in file.source.header.uses.items()
+            if used in files and files[used].room != room
+            for word in names
+            if word in file.words and word not in VARIABLES
+        )
+        helpers = [word for word in (*_HELPERS, *outside) if word in words[room]]
+        own = [known[word] for word in known if word in words[room] and word not in outside]
+        texts.append(_room(here, own, tuple(dict.fromkeys([*helpers, *taken]))))
+    given = {word for file in files.values() for word in file.given}
+    return Built(
+        rooms=tuple(texts),
+        words=frozenset[str]().union(*words.values()),
+        constants=outside,
+        variables=tuple(word for word in VARIABLES if word in given),
+    )
+
+
+def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
+    """The includes without functions that the script does without: EVALSHA makes each function in each call."""
+    _check_names(script, includes)
+    paths = include_paths(lua)
+    found: dict[str, _File] = {}
+    users: list[tuple[Header, str, frozenset[str]]] = [(script.header, "", script.words)]
+    for name, include in reversed(list(includes.items())):
+        room = paths[name].parent.name
+        given: dict[str, bool] = {}
+        for header, user_room, mentioned in users:
+            for word in header.uses.get(name, ()):
+                if word in mentioned:
+                    given[word] = given.get(word, False) or user_room != room
+        if given:
+            out = tuple(word for word, is_out in given.items() if is_out)
+            found[name] = _File(include, room, tuple(_needed(include, given)), tuple(given), out)
+            users.append((include.header, room, found[name].words))
+    return dict(reversed(found.items()))
+
+
+def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
+    """Raise HeaderError if a file takes a name that is not there, or if one name is taken from two files."""
+    owners: dict[str, str] = {}
+    for user in (*includes.values(), script):
+        for include, names in user.header.uses.items():
+            if missing := set(names) - includes[include].defines:
+                raise HeaderError(f"{user.header.name} takes {missing} from {include}.lua")
+            for name in names:
+                if owners.setdefault(name, include) != include:
+                    raise HeaderError(f"{name} is taken from {owners[name]}.lua and {include}.lua")
+
+
+def _order(files: Mapping[str, _File]) -> list[str]:
+    """The rooms, each before those that take something from it. Raises HeaderError if there is no such order."""
+    found: dict[str, None] = {}
+
+    def add(room: str, above: tuple[str, ...]) -> None:
+        if room in above:
+            raise HeaderError(f"rooms go round in a circle: {' > '.join((*above, room))}")
+        if room in found:
+            return
+        for file in files.values():
+            for used in file.source.header.uses if file.room == room else ():
+                if used in files and files[used].room != room:
+                    add(files[used].room, (*above, room))
+        found[room] = None
+
+    for file in files.values():
+        add(file.room, ())
+    return list(found)
+
+
+def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
+    """An include's parts without the functions that these names do without."""
+    functions = {part.names[0]: part for part in include.parts if part.is_function}
+    others = (part.words for part in include.parts if not part.is_function)
+    needed: set[str] = set()
+    names = {"reset", *wanted}.union(*others)
+    while more := (names & functions.keys()) - needed:
+        needed |= more
+        names.update(*(functions[name].words for name in more))
+    return [part for part in include.parts if not part.is_function or part.names[0] in needed]
+
+
+def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]) -> str:
+    """A room: a function that is called once, with what it takes from others, and returns what others take from it."""
+    names = ", ".join(word for file in files for word in file.given if word not in VARIABLES)
+    given = ", ".join(word for file in files for word in file.given_out if word not in VARIABLES)
+    lines = [
+        f"local {given or '_'} = {OPENING}{', '.join(taken)})",
+        *constants,
+        f"local {names}" if names else "",
+        *(_block(file) for file in files),
+        f"return {given}" if given else "",
+        f"end)({', '.join(taken)})",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _block(file: _File) -> str:
+    """An include between `do` and `end`; the names that are taken from it are declared before, and so outlive it."""
+    code = "".join(part.without_local(frozenset(file.given)) for part in file.parts).rstrip()
+    if "reset" in file.source.defines:
+        code += f"\n{RESET}"
+    checks = any("check_keys" in part.words for part in file.parts)
+    lines = ["do", key_check(file.source.header) if checks else "", code, "end"]
+    return "\n".join(line for line in lines if line)
