@@ -9,7 +9,7 @@ when the documentation is generated, and not at run time:
   changed, too;
 - every name that a file takes from an include stands in its ``Uses``, and is used;
 - no file assigns what belongs to another, not even a field or an element of it;
-- what one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned anew, but for a few variables of a call;
+- what one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned anew, but for a few variables;
 - a list of include/call/seldom is filled and read by files that declare it;
 - no function, and no body of a script, is longer than ``LINES_MAX``;
 - a variable of an include that changes gets its first value in ``reset``, or is named under ``Kept``;

@@ -20,6 +20,7 @@ ON_BOTH = {
     "test_replay.py",
     "test_remembered.py",
     "test_killed_server.py",
+    "test_room.py",
 }
 ON_ONE = (
     "test_no_read_follows_the_first_write",

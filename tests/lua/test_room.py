@@ -1,0 +1,68 @@
+"""The scripts have room for another feature: Lua allows a function 200 locals, and 60 names from outside."""
+
+from typing import Any
+
+import redis
+
+from rq_core.scripts import script
+from rq_core.scripts.header import Variant
+from scripts.docs import lua_limits
+from tests.kit.seed import Seed
+
+ANOTHER = """
+--- Nothing, but every script that ends a job makes it.
+local function another_end(id)
+  return facts.ties and id
+end
+"""
+
+
+def with_another_function() -> Variant:
+    """`ended` gives away a function more, and `success` takes it."""
+    ended, success = script.include("ended"), script.include("success")
+    return Variant(
+        includes={
+            "ended": ended + ANOTHER,
+            "success": success.replace("remove_jobs)", "remove_jobs another_end)").replace(
+                "local function write_success()\n", "local function write_success()\n  another_end(done[1])\n"
+            ),
+        }
+    )  # fmt: skip
+
+
+def test_one_more_function_of_ended_fits_into_every_script(seed: Seed) -> None:
+    control: Any = seed.control
+    variant = with_another_function()
+    for name in script.names():
+        for made in (script.build_function(name, variant), script.build_script(name, variant)):
+            assert ("another_end" in made.text) == (name in ("complete", "turn"))
+            try:
+                control.execute_command(*made.loading)
+            except redis.ResponseError as refused:
+                raise AssertionError(f"{name}: {refused}") from refused
+
+
+def test_every_script_has_names_left() -> None:
+    assert {
+        name: lua_limits.left(name)
+        for name in script.names()
+        if not lua_limits.left(name).is_enough
+    } == {}
+
+
+def test_a_script_that_is_full_is_found() -> None:
+    """A loop has three hidden locals; names from outside count in each function between."""
+    code = """
+local a, b = 1, {c = 2, d = function() return 3 end}
+do local c, d, e = a, b.c, 3 end
+for i = 1, 2 do local f = i end
+local function outer(x)
+  local y = x
+  return function() return y + a + math.max(x, 1) end
+end
+"""
+    around, _of_table, outer, inner = lua_limits.functions(code)
+
+    assert (around.locals, around.outside) == (2 + 3 + 1 + 1, set())
+    assert (outer.locals, outer.outside) == (2, {"a"})
+    assert (inner.locals, inner.outside) == (0, {"y", "a", "x"})
