@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -29,6 +28,7 @@ from rq_core.model.outcome import (
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import failure
+from sql_audit.store.text import read_json
 
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 _JOBS: Final = text(
@@ -172,7 +172,7 @@ def _last(
     row = connection.execute(_LAST, asked).one_or_none()
     if row is None:
         return _Told()
-    return _Told(Event(row.type), json.loads(row.detail or "{}"), row.task)
+    return _Told(Event(row.type), read_json(row.detail, dict), row.task)
 
 
 def open_endings(url: str) -> LogEndings:

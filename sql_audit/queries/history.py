@@ -8,7 +8,6 @@ print(report(engine, queue="mail").tasks)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -23,6 +22,7 @@ from sql_audit.store import migrate, orphans
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import failure
 from sql_audit.store.statements import AUDIT_ID
+from sql_audit.store.text import read_json
 from sql_audit.times import readable
 
 _FIRST: Final = BEGINNINGS - {Event.RESTORED}
@@ -313,7 +313,7 @@ def unknown(connection: Connection, job_id: str, queue: str | None) -> HistoryUn
 def _event(row: Row[Any]) -> LoggedEvent:
     columns = row._asdict()
     detail = columns.pop("detail")
-    return LoggedEvent(**columns, detail={} if detail is None else json.loads(detail))
+    return LoggedEvent(**columns, detail=read_json(detail, dict))
 
 
 def history(engine: Engine, job_id: str, queue: str | None = None) -> list[LoggedEvent]:

@@ -8,7 +8,6 @@ under which scopes: nothing is replayed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,6 +21,7 @@ from sql_audit.queries.history import PrunedTo, pruned_to, unknown
 from sql_audit.queries.occupancy import holds, limit_in, ms_full, ms_spent
 from sql_audit.store.spans import SPAN, of_each_span
 from sql_audit.store.tables import GONE, LOST
+from sql_audit.store.text import read_json
 from sql_audit.times import readable
 
 COUNTED_MAX: Final = 5_000
@@ -189,7 +189,7 @@ def at(engine: Engine, queue: str, at_ms: int) -> Moment:
         running = [
             Running(
                 row.job_id, row.task, row.worker, row.claim, row.claimed_at_ms, row.ended_at_ms,
-                row.outcome, json.loads(row.scopes or "[]"),
+                row.outcome, _scopes(row.scopes),
             )
             for row in sorted(ran, key=lambda row: (row.claimed_at_ms, row.job_id))[:COUNTED_MAX]
         ]  # fmt: skip
@@ -311,7 +311,7 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
             of = {"job_id": job_id, "queue": row.queue}
             waits = [
                 _wait(connection, of, w.ready_at_ms, w.claimed_at_ms, w.claim, w.worker,
-                      json.loads(w.scopes or "[]"))
+                      _scopes(w.scopes))
                 for w in connection.execute(_WAITS, of).all()
                 if w.ready_at_ms is not None
             ]  # fmt: skip
@@ -418,10 +418,16 @@ def _others(
         ends.setdefault(row.part, []).append(end)
     cut = [min(each) for each in ends.values() if len(each) > COUNTED_MAX]
     judged_from_ms = min(until_ms, max(since_ms, *cut)) if cut else None
-    read = lru_cache(maxsize=1_000)(lambda scopes: json.loads(scopes or "[]"))
+    read = lru_cache(maxsize=1_000)(_scopes)
     others = [(r.job_id, r.task, r.claimed_at_ms, r.ended_at_ms, read(r.scopes)) for r in rows]
     others.sort(key=lambda other: (other[2], other[0]))
     return others, judged_from_ms
+
+
+def _scopes(kept: str | None) -> list[list[Any]]:
+    """The scopes that a claim counted in, and the limits that were in force."""
+    found = read_json(kept, list)
+    return [each for each in found if isinstance(each, list) and len(each) in (2, 4)]
 
 
 def _claims_before(
@@ -432,4 +438,4 @@ def _claims_before(
     reaches_ms = window_ms + (burst * window_ms // most if most else 0)
     bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}
     found = sorted(connection.execute(_BEFORE, bound).all(), key=lambda row: row.claimed_at_ms)
-    return [(row.claimed_at_ms, json.loads(row.scopes or "[]")) for row in found[-BEFORE_MAX:]]
+    return [(row.claimed_at_ms, _scopes(row.scopes)) for row in found[-BEFORE_MAX:]]

@@ -9,7 +9,6 @@ off`): the event that says so is in the last batch, since no mirror goes on behi
 
 from __future__ import annotations
 
-import json
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, text
@@ -17,6 +16,7 @@ from sqlalchemy import Connection, text
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
 from rq_core.model.reasons import Began
+from sql_audit.store.text import read_json
 
 _CURSORS: Final = text(
     "SELECT queue, prefix, stamp, epoch, seq, batch FROM mirror_cursor "
@@ -89,7 +89,7 @@ def given_up(connection: Connection, queue: str, batch: int, epoch: int, seq: in
     for kind, detail in connection.execute(_SWITCHED, asked):
         if kind == Event.QUEUE_DELETED:
             return True
-        facts = json.loads(detail or "{}")
+        facts = read_json(detail, dict)
         if facts.get("reason") == Began.ATTACHED:
             return False
         if facts.get("field") == "audit":

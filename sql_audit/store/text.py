@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T", dict[str, Any], list[Any])
 
 
 def clean(text: str) -> str:
@@ -11,6 +13,16 @@ def clean(text: str) -> str:
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def read_json(text: str | None, kind: type[T]) -> T:
+    """The JSON object or list that a column keeps; an empty one if it has none, or what cannot be read: one damaged row
+    must not hide the others, and `audit verify` finds it."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        return kind()
+    return found if isinstance(found, kind) else kind()
 
 
 _dumps_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

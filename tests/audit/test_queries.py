@@ -1,6 +1,7 @@
 """Questions to the log: the same answers from both databases."""
 
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import history
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
+from sql_audit.store.mirrored import origins
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.command import audit
@@ -153,6 +155,35 @@ def test_history_prints_a_table_or_json(log: str) -> None:
     said = json.loads(document.stdout)
     assert [e["type"] for e in said["events"]] == ["enqueued", "claimed", "succeeded"]
     assert said["watermarks"][0]["queue"] == QUEUE
+
+
+@pytest.mark.parametrize("detail", ["{bad", "[1]"])
+def test_a_row_that_cannot_be_read_hides_no_other(
+    detail: str, writer: StreamWriter, source: StreamSource, sqlite_url: str
+) -> None:
+    """Each command that met it ended with a traceback."""
+    database = Database(sqlite_url)
+    lay_schema(database)
+    writer.life("a", "b")
+    auditlog.drain(Mirror(source, database, QUEUE))
+    with sqlite3.connect(database.path) as by_hand:
+        by_hand.execute("DROP TRIGGER job_event_no_update")
+        by_hand.execute("UPDATE job_event SET detail = ?", (detail,))
+        by_hand.execute("UPDATE job_attempt SET scopes = ? WHERE job_id = 'a'", (detail,))
+    by_hand.close()
+
+    for words in (
+        ["tail"],
+        ["history", "b"],
+        ["why", "a"],
+        ["at", str(writer.now_ms - 1)],
+        ["report"],
+    ):
+        done = call(*words, "--audit", sqlite_url)
+        assert done.exit_code == 0, (words, done.output)
+    with database.readers.connect() as connection:
+        assert origins(connection)[QUEUE].goes_on
+    database.close()
 
 
 @pytest.mark.parametrize("width", [80, 400])

@@ -163,6 +163,22 @@ def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
     return fleet
 
 
+def test_a_row_of_sql_that_cannot_be_read_ends_no_comparison(
+    level: Fleet, client: Client, database: Database
+) -> None:
+    """The doctor ended with a traceback, and looked at no other queue."""
+    with database.writing(wait=True) as connection:
+        assert connection is not None
+        connection.exec_driver_sql("DROP TRIGGER job_event_no_update")
+        connection.exec_driver_sql("UPDATE job_event SET detail = '{bad'")
+        connection.commit()
+
+    violations, (note,) = compare(client, database, QUEUE)
+
+    assert violations == []
+    assert note.says.startswith("SQL has a row that cannot be read (JSONDecodeError: ")
+
+
 def spoil(client: Client, name: str, verb: str, *rest: Any) -> None:
     key = queue_keys(QUEUE, "rqc")(name)
     client.run(client.calls.delivery.ask([[verb, key, *rest]]))
