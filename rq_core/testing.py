@@ -27,8 +27,7 @@ from typing import Any, Final
 import redis
 
 from rq_core.app.app import App
-from rq_core.app.awaiting import in_event_loop
-from rq_core.app.clients import Connections
+from rq_core.app.clients import Connections, in_event_loop
 from rq_core.app.context import JobContext, running
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
@@ -127,6 +126,8 @@ class FakeConnections(Connections):
 
     def __init__(self, *, prefix: str) -> None:
         super().__init__("fake://", prefix=prefix)
+        # A dictionary answers at once.
+        self.warns = False
         try:
             import fakeredis
 

@@ -3,7 +3,7 @@
 A producer binds and validates them here and hands over a JSON object by name; a worker validates
 that JSON back into the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic
 models, sets and containers of them survive the trip. What is annotated ``Any``, or not at all,
-arrives as JSON has it: a tuple as a list, a datetime as text.
+has only the types of JSON: a datetime would arrive as text, so it is refused.
 
 A parameter that is left out stays out of the JSON, so the default that applies is the worker's.
 
@@ -17,12 +17,12 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
-from types import NoneType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Final
 
 from rq_core.app.depends import has_dependency
 from rq_core.app.first_use import preparing
+from rq_core.app.hints import change, is_open, is_plain
 from rq_core.errors import ArgumentsInvalid, InvalidTask
 from rq_core.model.lazily import cached_property
 
@@ -174,14 +174,22 @@ class Arguments:
         except (ValueError, TypeError, RecursionError) as error:
             raise _invalid(self.task, self._unserialisable(valid, error)) from None
         try:
-            self._adapter.validate_json(dumped)
+            loaded = self._adapter.validate_json(dumped)
         except ValueError as error:
             problems = {
                 name: f"cannot be read back from its own JSON ({problem})"
                 for name, problem in _problems_of(error).items()
             }
             raise _invalid(self.task, problems) from None
+        changed = [change(valid[name], loaded[name], name) for name in self._open & valid.keys()]
+        if any(changed):
+            raise _invalid(self.task, dict(sorted(filter(None, changed))))
         return dumped.decode()
+
+    @cached_property
+    def _open(self) -> frozenset[str]:
+        """The arguments whose annotations leave the type of some value open."""
+        return frozenset(name for name, hint in self._hints.items() if is_open(hint))
 
     def _unserialisable(self, valid: Mapping[str, Any], error: Exception) -> dict[str, str]:
         """Which fields have no JSON, asked one by one."""
@@ -265,7 +273,7 @@ class Arguments:
         Such values are of the annotated types, so there is nothing to warn of; having warnings made errors would cost
         more than all the rest.
         """
-        if not all(map(_is_plain, self._hints.values())):
+        if not all(map(is_plain, self._hints.values())):
             return None
         to_json = self._adapter.serializer.to_json
         return lambda valid: to_json(valid, warnings=False)
@@ -369,27 +377,6 @@ def _check_names(task: str, values: Any) -> Mapping[str, Any]:
 def _strict_json(value: Any) -> bytes:
     """UTF-8 JSON. Raises ValueError for NaN, infinities and lone surrogates, which are not JSON."""
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _is_plain(hint: Any) -> bool:
-    origin = typing.get_origin(hint)
-    if origin in (list, set, frozenset):
-        return all(map(_is_plain, typing.get_args(hint)))
-    if origin is dict:
-        key, value = typing.get_args(hint)
-        return key is str and _is_plain(value)
-    return hint in _plain_types() if isinstance(hint, type) else False
-
-
-@cache
-def _plain_types() -> frozenset[type]:
-    from datetime import date, datetime, time, timedelta
-    from decimal import Decimal
-    from uuid import UUID
-
-    return frozenset({
-        str, int, float, bool, bytes, NoneType, date, datetime, time, timedelta, Decimal, UUID
-    })  # fmt: skip
 
 
 def _invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:

@@ -9,12 +9,12 @@ import contextlib
 import json
 import math
 import os
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from rq_core.app.clients import in_event_loop
 from rq_core.app.context import job_here
 from rq_core.app.log_reader import LogReader, Reading
 from rq_core.errors import RqCoreError, WaitRefused, WaitTimeout
@@ -351,7 +351,7 @@ def timeout_of(timeout: Duration) -> float:
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
     """Raise WaitRefused where waiting would stop what is waited for. ``blocks``: the thread, not only the caller."""
-    if blocks and "asyncio" in sys.modules and in_event_loop():
+    if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,
             why="an event loop runs in this thread, and would stand still: await the method's _async twin",
@@ -362,14 +362,3 @@ def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None
             why="a handler that waits keeps its place; once all places wait like this, no job ends any more. Enqueue"
             " what comes next from the other job, or pass allow_in_handler=True if other workers run that one",
         )
-
-
-def in_event_loop() -> bool:
-    """Whether this thread runs an event loop."""
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -7,6 +7,7 @@ cheap.
 from __future__ import annotations
 
 import codecs
+import sys
 from typing import TYPE_CHECKING
 
 from rq_core.app.first_use import preparing
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from rq_core.protocol.plan import Patience
 
 
+def in_event_loop() -> bool:
+    """Whether this thread runs an event loop. Imports nothing."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    return asyncio._get_running_loop() is not None  # noqa: SLF001 - the public one raises if there is none
+
+
 class Connections:
     """Makes and keeps the clients of one server. Threads may share it."""
 
@@ -30,6 +39,8 @@ class Connections:
         self.patience = patience
         self.policies = PolicyCache()
         """Of tasks whose code is not here, as the queues' workers registered them."""
+        self.warns = True
+        """Whether to say so when the synchronous client is used in an event loop."""
         self._client: Client | None = None
         self._waiter: Waiter | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
@@ -52,11 +63,27 @@ class Connections:
     @property
     def client(self) -> Client:
         """The synchronous client."""
+        if self.warns and in_event_loop():
+            self._warn_of_loop()
         if self._client is None:
             with preparing():
                 if self._client is None:
                     self._client = self.make_client()
         return self._client
+
+    def _warn_of_loop(self) -> None:
+        """Say once that a call blocks the event loop of this thread, and where it was made."""
+        self.warns = False
+        import logging
+
+        frame = sys._getframe(1)  # noqa: SLF001 - the cheapest way to the caller's line
+        while frame.f_back and frame.f_globals.get("__name__", "").startswith("rq_core."):
+            frame = frame.f_back
+        logging.getLogger(__name__).warning(
+            "a call that waits for Redis was made in an event loop, at %s:%d: everything else on the loop stands still"
+            " meanwhile, for seconds if the server is away. Await its twin, such as enqueue_async",
+            *(frame.f_code.co_filename, frame.f_lineno),
+        )
 
     def make_waiter(self) -> Waiter:
         """Make what waits for the ends of jobs; nothing is begun yet."""

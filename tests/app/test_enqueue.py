@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -77,6 +78,26 @@ def test_a_job_arrives_as_it_was_given(app: App, task: Noted) -> None:
     ((job_id, spec),) = claim(app)
     assert job_id == handle.id
     assert app.tasks["note"].arguments.load(spec.args_json) == {"n": 1, "text": "é\0\n"}
+
+
+async def test_a_blocking_call_in_an_event_loop_is_warned_of_once(
+    app: App, task: Noted, caplog: pytest.LogCaptureFixture
+) -> None:
+    await task.enqueue_async(1)
+    assert caplog.records == []
+
+    thread = threading.Thread(target=task.enqueue, args=(2,))
+    thread.start()
+    thread.join()
+    assert caplog.records == []
+
+    task.enqueue(3)
+    app.enqueue("notes", "note", {"n": 4})
+
+    await app.aclose()
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert f"in an event loop, at {__file__}:" in said
+    assert "enqueue_async" in said
 
 
 async def test_async_enqueues_share_calls(app: App, task: Noted) -> None:

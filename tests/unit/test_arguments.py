@@ -171,6 +171,29 @@ def test_whatever_is_given_arrives_or_is_refused_by_type(value: Any) -> None:
     assert json.loads(dumped, parse_constant=pytest.fail).keys() == {"value"}
 
 
+def open_ones(value, rows: list[dict[str, Any]] = [], some: dict = {}) -> None: ...  # type: ignore[no-untyped-def, type-arg]  # noqa: B006 - as people write it
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "words"),
+    [
+        ({"value": b"x"}, "value", "is a bytes, and would arrive as a str: annotate its type"),
+        ({"value": [1, date(2026, 1, 1)]}, "value.1", "is a date, and would arrive as a str"),
+        ({"rows": [{"at": datetime.now(UTC)}]}, "rows.0.at", "is a datetime, and would arrive as"),
+        ({"some": {"ids": {1, 2}}}, "some.ids", "is a set, and would arrive as a list"),
+        ({"some": {1: "x"}}, "some", "has keys that are no texts"),
+        ({"value": Decimal("0.1")}, "value", "is a Decimal, and would arrive as a str"),
+    ],
+)
+def test_a_value_whose_type_would_change_on_the_way_is_refused(
+    given: dict[str, Any], where: str, words: str
+) -> None:
+    found = problems(lambda: Arguments("open_ones", open_ones).dump((), {"value": 1} | given))
+
+    assert found.keys() == {where}
+    assert words in found[where]
+
+
 def mixed(a: int, b: str = "b", *, c: bool = False) -> None: ...
 
 
