@@ -39,14 +39,12 @@ _CONSTRAINTS: Final = text(
     "pg_get_constraintdef(oid) AS says FROM pg_constraint WHERE conrelid = ANY(:oids)"
 )
 _INDEXES: Final = text(
-    "SELECT i.indrelid AS oid, c.oid AS index, c.relname AS name, "
-    "i.indisvalid AND i.indisready AND i.indislive AS fit, t.relkind AS kind, t.relname AS of, i.indnkeyatts AS keys, "
-    "pg_get_expr(i.indpred, i.indrelid) AS only, "
-    "am.amname AS method "
+    "SELECT i.indrelid AS oid, c.relname AS name, i.indisvalid AND i.indisready AND i.indislive AS fit, "
+    "t.relname AS of, am.amname AS method, pg_get_expr(i.indpred, i.indrelid) AS only, "
+    "ARRAY(SELECT pg_get_indexdef(c.oid, n, true) FROM generate_series(1, i.indnkeyatts) AS n) AS keys "
     "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid "
     "JOIN pg_am am ON am.oid = c.relam WHERE i.indrelid = ANY(:oids) ORDER BY c.relname"
 )
-_KEY: Final = text("SELECT pg_get_indexdef(:index, n, true) FROM generate_series(1, :keys) AS n")
 _TRIGGERS: Final = text(
     "SELECT t.tgrelid AS oid, t.tgname AS name, t.tgenabled AS enabled, t.tgtype AS type, t.tgisinternal AS internal, "
     "t.tgqual IS NULL AND t.tgnargs = 0 AND t.tgattr = '' AS plain, p.proname AS calls, p.pronamespace AS schema "
@@ -186,35 +184,47 @@ def _indexes(connection: Connection, tables: Sequence[Relation]) -> Iterator[str
     for row in rows:
         if not row.fit:
             yield f"index {row.name} of table {row.of} is not valid"
-        elif row.of in metadata.tables and row.method == "btree":
-            yield from _entries(connection, row)
+    fit = [row for row in rows if row.fit and row.of in metadata.tables and row.method == "btree"]
+    yield from _entries(connection, fit)
 
 
 _BY_INDEX: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
+"""What is off while PostgreSQL counts by indexes."""
 _BY_TABLE: Final = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
+"""What is off while it counts by tables."""
 
 
-def _entries(connection: Connection, index: Any) -> Iterator[str]:
-    """Whether an index has each row that it is to have: counted by the index, and by the table itself.
+def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
+    """The indexes that lack rows: counted by each index in its order, and by its table.
 
     Those of partitions are counted together, since a reader has no right to a partition alone.
     """
-    keys = connection.execute(_KEY, {"index": index.index, "keys": index.keys}).scalars()
-    source = f"FROM {index.of}"
-    source += f" WHERE {index.only}" if index.only else ""
-    by_index = f"SELECT COUNT(*) FROM (SELECT 1 {source} ORDER BY {', '.join(keys)}) AS listed"
-    counts = []
-    for settings, statement in ((_BY_INDEX, by_index), (_BY_TABLE, f"SELECT COUNT(*) {source}")):
-        for name in settings:
-            _ask(connection, f"SET LOCAL {name} = off")
-        if settings is _BY_INDEX:
-            plan = "\n".join(_ask(connection, f"EXPLAIN (COSTS OFF) {statement}").scalars())
-        counts.append(_ask(connection, statement).scalar_one())
-        for name in settings:
-            _ask(connection, f"SET LOCAL {name} = on")
-    used = "Seq Scan" not in plan if index.kind == "p" else f" using {index.name} " in plan
-    if used and counts[0] != counts[1]:
-        yield f"index {index.name} of table {index.of} has {counts[0]} rows, there are {counts[1]}"
+    sources = [f"FROM {i.of} WHERE {i.only or 'true'}" for i in indexes]
+    listed = [
+        f"SELECT COUNT(*) FROM (SELECT 1 {source} ORDER BY {', '.join(index.keys)}) AS listed"
+        for index, source in zip(indexes, sources, strict=True)
+    ]
+    of_tables = list(dict.fromkeys(sources))
+    by_table = _counts(connection, _BY_TABLE, [f"SELECT COUNT(*) {each}" for each in of_tables])
+    there = dict(zip(of_tables, by_table, strict=True))
+    by_index = _counts(connection, _BY_INDEX, listed)
+    for index, source, count in zip(indexes, sources, by_index, strict=True):
+        if count != there[source]:
+            yield f"index {index.name} of table {index.of} has {count} rows, there are {there[source]}"
+
+
+def _counts(connection: Connection, off: Sequence[str], statements: Sequence[str]) -> list[int]:
+    """What some statements count, while ways of reading are off."""
+    _switch(connection, off, "off")
+    asked = ", ".join(f"({statement})" for statement in statements)
+    row = _ask(connection, f"SELECT {asked}").one()
+    _switch(connection, off, "on")
+    return list(row)
+
+
+def _switch(connection: Connection, settings: Sequence[str], to: str) -> None:
+    asked = ", ".join(f"set_config('{name}', '{to}', true)" for name in settings)
+    _ask(connection, f"SELECT {asked}")
 
 
 def _quoted(name: str) -> str:
@@ -292,7 +302,7 @@ def _hidden(
 
 def _view(connection: Connection, name: str, statement: str, options: Any) -> Iterator[str]:
     query = statement.partition(" AS ")[2]
-    pair = (f"SELECT * FROM {name} AS it", f"SELECT * FROM ({query}) AS it")
+    pair = [f"SELECT it.* FROM {source} AS it" for source in (name, f"({query})")]
     # Statistics that come in between may change a plan.
     for _ in range(3):
         plans = [
@@ -301,6 +311,16 @@ def _view(connection: Connection, name: str, statement: str, options: Any) -> It
         ]
         if plans[0] == plans[1]:
             break
-    columns = [list(_ask(connection, f"{each} LIMIT 0").keys()) for each in pair]
-    if plans[0] != plans[1] or columns[0] != columns[1] or options:
+    shown = list(_ask(connection, f"{pair[0]} LIMIT 0").keys())
+    if plans[0] != plans[1] or shown != _columns_of(connection, pair[1]) or options:
         yield f"view {name} has another definition"
+
+
+_known_columns: Final[dict[str, list[str]]] = {}
+
+
+def _columns_of(connection: Connection, query: str) -> list[str]:
+    found = _known_columns.get(query)
+    if found is None:
+        found = _known_columns[query] = list(_ask(connection, f"{query} LIMIT 0").keys())
+    return found

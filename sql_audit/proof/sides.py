@@ -105,11 +105,11 @@ def look(client: Client, database: Database, queue: str) -> Sides:
             ours = connection.execute(AUDIT_ID).scalar_one()
             before = connection.execute(CURSOR, of_queue).one()
             live = connection.execute(_LIVE, of_queue).mappings().all()
-            off = before.epoch is not None and given_up(
+            off = None not in (before.epoch, before.seq) and given_up(
                 connection, queue, before.batch, before.epoch, before.seq
             )
             deleted = off and says_deleted(connection, queue, OutboxId(before.epoch, before.seq))
-        if before.epoch is None:
+        if before.epoch is None or before.seq is None:
             raise CannotTell(before, "nothing is mirrored yet")
         known = OutboxId(before.epoch, before.seq)
         redis = client.run(client.calls.reads.snapshot(queue))

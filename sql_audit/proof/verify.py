@@ -130,7 +130,9 @@ class _Check:
         with database.snapshot() as connection:
             self.cursor = cursor = connection.execute(CURSOR, of_queue).one()
             self.end = (
-                OutboxId(0, -1) if cursor.epoch is None else OutboxId(cursor.epoch, cursor.seq)
+                OutboxId(0, -1)
+                if cursor.epoch is None or cursor.seq is None
+                else OutboxId(cursor.epoch, cursor.seq)
             )
             self.cut: Any = connection.execute(LAST_PRUNE, of_queue).one_or_none()
             """The last row of mirror_prune."""

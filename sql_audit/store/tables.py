@@ -252,6 +252,7 @@ mirror_cursor = Table(
     _text("prefix"),
     _text("stamp"),
     PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
+    CheckConstraint("(epoch IS NULL) = (seq IS NULL)", name="mirror_cursor_entry"),
 )
 """How far a queue is mirrored: the end of its last batch, and the sums of all. ``anchor`` is the SHA-256 of the last
 entry, which the next read must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog

@@ -44,6 +44,7 @@ REFUSED = {
     + "SELECT queue, epoch, seq + 1, 0, 'enqueued', at_ms, NULL FROM mirror_cursor",
     "batch 0": BATCH.format(number=0),
     "batch -3": BATCH.format(number=-3),
+    "half a place": "UPDATE mirror_cursor SET seq = NULL",
     "a loss after itself": (
         "INSERT INTO mirror_loss (queue, batch, kind, epoch, at_ms, after_epoch, after_seq, upto_epoch, upto_seq, "
         "events, jobs, passed) SELECT queue, 1, 'orphaned', epoch, 1, epoch, 0, epoch, 1, 0, 0, 0 FROM mirror_cursor"
