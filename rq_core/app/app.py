@@ -340,8 +340,8 @@ class App(ManyProducer):
         """Return a job for enqueue_many, by the task's name; its code need not be here.
 
         If this app has the task, the task's options are the defaults and the arguments are validated
-        here. Otherwise the worker validates them, and the caps are those that workers have registered
-        in the queue, which this method reads every few seconds (in an event loop use job_async).
+        here. Otherwise the worker validates them, and the options and caps are those that workers have
+        registered in the queue, which this method reads every few seconds (in an event loop use job_async).
         ``keys`` are the keys, by the caps' names, that the task takes from functions. Raises
         InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge; and, if
         it reads the queue, ServerUnavailable or ServerUnsuitable.

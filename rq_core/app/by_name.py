@@ -27,6 +27,7 @@ class Draft:
     __slots__ = (
         "_args_json",
         "_call",
+        "_given",
         "_name",
         "_options",
         "_producer",
@@ -51,6 +52,7 @@ class Draft:
         defaults = known.options if known else JobOptions(queue)
         self._producer = producer
         self._task = task
+        self._given = options
         self._options = defaults.changed(queue=queue, **options)
         self._profile = self._options.profile(task)
         self._name = ""
@@ -87,6 +89,10 @@ class Draft:
         """Return the job in its lane. Raises InvalidOption, KeyNeeded or PayloadTooLarge."""
         placing = self.placing
         assert placing is not None, "the queue's policy was not read"
+        if self._values is None and placing.options:
+            registered = JobOptions(self._options.queue, **placing.options)
+            self._options = registered.changed(**self._given)
+            self._profile = self._options.profile(self._task)
         options = self._options
         placing.check_delay(options.delay_ms, options.due_ms)
         if self._values is None and placing.naming is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from rq_core.app.arguments import Arguments
 from rq_core.app.caps import Cap, Rate, key_name
@@ -42,9 +42,11 @@ class Declared:
         caps: Sequence[Cap | Rate],
         aliases: Sequence[str] = (),
         naming: Naming | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """Take note of a new task. Jobs under its ``aliases`` get the same scopes; ``naming`` says how its jobs get
-        their names. Raises InvalidTask; then nothing was noted."""
+        their names, ``options`` what differs from the defaults of JobOptions. Raises InvalidTask; then nothing was
+        noted."""
         sources: list[Source] = []
         limits: dict[str, Limit] = {}
         whole: object = caps
@@ -74,7 +76,7 @@ class Declared:
         for limited in limits:
             self._declarer.setdefault((queue, limited), task)
         self._limits.setdefault(queue, {}).update(limits)
-        placing = Placing(task, queue, sources, arguments.defaults, naming)
+        placing = Placing(task, queue, sources, arguments.defaults, naming, options)
         self._make_fair(placing, queue, arguments)
         for name in (task, *aliases):
             self._arguments[name] = arguments

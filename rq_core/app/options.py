@@ -21,6 +21,7 @@ from rq_core.model.machine import (
     DEFAULT_PRIORITY,
     Priority,
 )
+from rq_core.model.policy import OPTIONS
 from rq_core.model.values import DIGEST, FULL, AuditResult, check_audit_result
 
 if TYPE_CHECKING:
@@ -134,10 +135,10 @@ class JobOptions:
 
     queue: str
     priority: str = DEFAULT_PRIORITY
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
-    max_losses: int = DEFAULT_MAX_LOSSES
+    max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
+    max_losses: int | None = DEFAULT_MAX_LOSSES
     timeout_ms: int | None = None
-    """None leaves it to the task, as the worker has it."""
+    """None leaves it to the task, as the worker has it; this holds for the two above as well."""
     delay_ms: int = 0
     due_ms: int = 0
     """The instant in its place; 0: there is none."""
@@ -212,6 +213,12 @@ class JobOptions:
         changed.check_due()
         return changed
 
+    def registered(self) -> dict[str, Any]:
+        """Return what differs from the defaults, for producers that do not have the task's code."""
+        usual = JobOptions(self.queue)
+        facts = {name: getattr(self, name) for name in OPTIONS}
+        return {name: value for name, value in facts.items() if value != getattr(usual, name)}
+
     def _identity(self, given: dict[str, Any]) -> dict[str, Any]:
         """Take what callers say of the job's id, and return the fields that say it."""
         if not given.keys() & {"id", "idempotency_key", "remember"}:
@@ -280,7 +287,7 @@ class JobOptions:
         # Unhashable values must not reach the cache, nor True, which it would take for 1.
         for option in ("max_attempts", "max_losses"):
             value = getattr(self, option)
-            if type(value) is not int:
+            if value is not None and type(value) is not int:
                 raise InvalidOption(option=option, value=value, must="must be a whole number")
         return profile(
             task, priority_of(self.priority), self.max_attempts, self.max_losses, self.timeout_ms

@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rq_core.errors import ArgumentsInvalid, InvalidOption, KeyFailed, KeyNeeded, QueueDamaged
-from rq_core.model.policy import Naming, Source, read_naming, read_policy, write_policy
+from rq_core.model.policy import (
+    Naming,
+    Source,
+    read_naming,
+    read_options,
+    read_policy,
+    write_policy,
+)
 from rq_core.model.scopes import (
     KEY_MAX,
     RESERVED,
@@ -35,7 +42,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~-]*")
 class Placing:
     """The scopes of one task's jobs in one queue."""
 
-    __slots__ = ("defaults", "naming", "queue", "sources", "task")
+    __slots__ = ("defaults", "naming", "options", "queue", "sources", "task")
 
     def __init__(
         self,
@@ -44,9 +51,12 @@ class Placing:
         sources: Sequence[Source] = (),
         defaults: Mapping[str, Any] | None = None,
         naming: Naming | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """``defaults`` are those of the task's arguments, for functions that give keys; ``naming`` says how its jobs
-        get their names, None if they have none."""
+        get their names, None if they have none. ``options`` are fields of JobOptions that its jobs have, unless a
+        producer says otherwise."""
+        self.options = options or {}
         self.task = task
         self.queue = queue
         self.naming = naming
@@ -126,7 +136,7 @@ class Placing:
 
     def policy(self) -> str:
         """What producers without the code need to know, as JSON."""
-        return write_policy(self.sources, self.naming)
+        return write_policy(self.sources, self.naming, self.options)
 
     def _scope(
         self, source: Source, values: Mapping[str, Any], keys: Mapping[str, str] | None
@@ -208,7 +218,11 @@ class Placing:
 
 
 class Unregistered(Placing):
-    """The placing of a task whose policy no worker has registered yet: only the keys that the producer gives."""
+    """The placing of a task whose policy no worker has registered yet: only the keys that the producer gives. The
+    worker that claims a job decides how often it is tried."""
+
+    def __init__(self, task: str, queue: str) -> None:
+        super().__init__(task, queue, options={"max_attempts": None, "max_losses": None})
 
     def lane(
         self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
@@ -258,7 +272,13 @@ def key_text(value: Any) -> str | None:
 def registered_placing(task: str, queue: str, policy: str) -> Placing:
     """The placing that workers have registered. Raises QueueDamaged if the policy is invalid."""
     try:
-        return Placing(task, queue, read_policy(policy), naming=read_naming(policy))
+        return Placing(
+            task,
+            queue,
+            read_policy(policy),
+            naming=read_naming(policy),
+            options=read_options(policy),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise QueueDamaged(
             queue=queue, why=f"the policy of task {task} cannot be read ({error!r})"

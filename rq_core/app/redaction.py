@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from rq_core.errors import InvalidOption
@@ -30,6 +32,7 @@ MESSAGE_MAX: Final = 2_000
 TRACEBACK_MAX: Final = 8_000
 """Characters of an error that go into the log; a job's history is not the place for a core dump."""
 
+_PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
 _MUST: Final = "must be a function of a text, or its import path, like settings:redact"
 
 
@@ -85,6 +88,12 @@ def describe_words(
     return json.dumps(facts)
 
 
+def traceback_in(said: str) -> str | None:
+    """Return the traceback of an error as ``describe`` has it; None if there is none."""
+    lines: str | None = json.loads(said).get("traceback")
+    return lines and lines.rstrip("\n")
+
+
 def message_of(error: BaseException) -> str:
     """What an exception says of itself; never raises, whatever its class does when asked."""
     try:
@@ -94,8 +103,12 @@ def message_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of an exception, with its causes; never raises either."""
+    """The traceback of an exception, with its causes, from the handler on; never raises either."""
     try:
-        return "".join(traceback.format_exception(error))
+        begins = error.__traceback__
+        while begins is not None and begins.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            begins = begins.tb_next
+        trace = begins or error.__traceback__
+        return "".join(traceback.format_exception(type(error), error, trace))
     except BaseException as unsaid:  # noqa: BLE001 - a property of the user's exception; also SystemExit
         return f"<no traceback: asking for it raised {type(unsaid).__name__}>"

@@ -62,7 +62,9 @@ def make_task(
         caps = with_caps_of(options.unique, caps)
         check_unique(name, options.unique, arguments, caps)
         naming = options.unique.naming(arguments)
-    producer.declared.add_task(name, options.queue, arguments, caps, aliases, naming)
+    producer.declared.add_task(
+        name, options.queue, arguments, caps, aliases, naming, options.registered()
+    )
     kind = AsyncTask if is_async else Task
     return kind(
         producer,

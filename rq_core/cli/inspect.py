@@ -24,7 +24,13 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import ago, oldest, one_line, print_records, print_table, say, shortened, span
 from rq_core.model.counted import counted
-from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
+from rq_core.model.machine import (
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_LOSSES,
+    DEFAULT_PRIORITY,
+    LEFT_OPEN,
+    State,
+)
 from rq_core.model.outcome import reason_of
 from rq_core.model.state_line import write_line
 from rq_core.model.text import number_in, printable
@@ -184,6 +190,16 @@ def _number(job: JobState, name: str, default: int = 0) -> int:
     return default if found is None else found
 
 
+def _limit(job: JobState, name: str, default: int) -> int | None:
+    """Return how many attempts or losses a job has; None if the task of its worker decides."""
+    limit = _number(job, name, default)
+    return None if limit == LEFT_OPEN else limit
+
+
+def _of(count: int, limit: int | None) -> str:
+    return f"{count} of {'as many as its task has' if limit is None else limit}"
+
+
 def document_of(job: JobState) -> dict[str, Any]:
     """Return a job as the JSON of the command line has it. Times are Unix ms."""
     document: dict[str, Any] = {
@@ -194,9 +210,9 @@ def document_of(job: JobState) -> dict[str, Any]:
         "priority": job.fields.get("priority", str(DEFAULT_PRIORITY)),
         "claims": _number(job, "claim"),
         "failures": _number(job, "failed"),
-        "max_attempts": _number(job, "attempts", DEFAULT_MAX_ATTEMPTS),
+        "max_attempts": _limit(job, "attempts", DEFAULT_MAX_ATTEMPTS),
         "losses": _number(job, "lost"),
-        "max_losses": _number(job, "losses", DEFAULT_MAX_LOSSES),
+        "max_losses": _limit(job, "losses", DEFAULT_MAX_LOSSES),
         "since_ms": _number(job, "since") or None,
         "due_ms": _number(job, "due") or None,
         "expires_ms": _number(job, "expires") or None,
@@ -236,9 +252,9 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
     if facts["worker"]:
         rows.append(("worker", facts["worker"]))
     if facts["failures"]:
-        rows.append(("failures", f"{facts['failures']} of {facts['max_attempts']}"))
+        rows.append(("failures", _of(facts["failures"], facts["max_attempts"])))
     if facts["losses"]:
-        rows.append(("losses", f"{facts['losses']} of {facts['max_losses']}"))
+        rows.append(("losses", _of(facts["losses"], facts["max_losses"])))
     if facts["reason"]:
         rows.append(("reason", facts["reason"]))
     if job.error is not None:

@@ -16,7 +16,7 @@ from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
 from rq_core.model.keys import DEFAULT_PREFIX, QueueKeys
 from rq_core.model.limits import Limit
-from rq_core.model.policy import read_naming, read_policy
+from rq_core.model.policy import read_naming, read_options, read_policy
 from rq_core.model.settings import SETTINGS
 from rq_core.model.text import shorten
 from rq_core.protocol.presence import is_readable
@@ -112,8 +112,9 @@ def _rows(view: View) -> Iterator[Finding]:
         try:
             read_policy(policy)
             read_naming(policy)
+            read_options(policy)
         except (ValueError, KeyError, TypeError):
-            says = f"how jobs of task {_shown(task)} are counted and named cannot be read: {_shown(policy)}"
+            says = f"how jobs of task {_shown(task)} are treated cannot be read: {_shown(policy)}"
             yield Finding(Kind.UNREADABLE, f"{says}; its workers register it again when they start")
 
 

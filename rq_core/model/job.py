@@ -14,6 +14,8 @@ from rq_core.model.machine import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_LOSSES,
     DEFAULT_PRIORITY,
+    LEFT_OPEN,
+    LIMIT_MAX,
     PRIORITIES,
     Priority,
 )
@@ -24,13 +26,13 @@ from rq_core.model.values import DIGEST, FULL
 class Profile:
     """What many jobs have in common: the task and how it is treated. Made once, used for every job.
 
-    ``timeout_ms`` None leaves it to the worker's own definition of the task.
+    ``timeout_ms``, ``max_attempts`` and ``max_losses`` None leave it to the worker's own definition of the task.
     """
 
     task: str
     priority: Priority = DEFAULT_PRIORITY
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
-    max_losses: int = DEFAULT_MAX_LOSSES
+    max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
+    max_losses: int | None = DEFAULT_MAX_LOSSES
     timeout_ms: int | None = None
 
     def __post_init__(self) -> None:
@@ -45,7 +47,9 @@ class Profile:
             ) from None
         for option in ("max_attempts", "max_losses"):
             value = getattr(self, option)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LIMIT_MAX:
                 raise InvalidOption(
                     option=option, value=value, must="must be a whole number from 1 to 1,000,000"
                 )
@@ -62,29 +66,39 @@ class Profile:
         if self.priority is not DEFAULT_PRIORITY:
             parts.append(f"priority={self.priority}")
         if self.max_attempts != DEFAULT_MAX_ATTEMPTS:
-            parts.append(f"attempts={self.max_attempts}")
+            parts.append(f"attempts={_in_redis(self.max_attempts)}")
         if self.max_losses != DEFAULT_MAX_LOSSES:
-            parts.append(f"losses={self.max_losses}")
+            parts.append(f"losses={_in_redis(self.max_losses)}")
         return " ".join(parts)
 
     @cached_property
     def detail(self) -> str:
         """The enqueued event's fields from the task on, up to the digest's opening quote."""
-        return f'"{self.task}","{self.priority}",{self.max_attempts},{self.max_losses},"'
+        attempts, losses = _in_redis(self.max_attempts), _in_redis(self.max_losses)
+        return f'"{self.task}","{self.priority}",{attempts},{losses},"'
 
     @cached_property
     def spec_parts(self) -> tuple[str, str]:
         """What stands before and after the arguments in the job's immutable JSON."""
         tail = "}" if self.timeout_ms is None else f',"timeout_ms":{self.timeout_ms}}}'
-        return f'{{"task":"{self.task}","args":', tail
+        head = "{"
+        if self.max_attempts != DEFAULT_MAX_ATTEMPTS:
+            head = f"{_ATTEMPTS}{self.max_attempts or 0},"
+        if self.max_losses is None:
+            head += _OPEN_LOSSES
+        return f'{head}"task":"{self.task}","args":', tail
+
+
+def _in_redis(limit: int | None) -> int:
+    return LEFT_OPEN if limit is None else limit
 
 
 @lru_cache(maxsize=4096)
 def profile(
     task: str,
     priority: Priority = DEFAULT_PRIORITY,
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-    max_losses: int = DEFAULT_MAX_LOSSES,
+    max_attempts: int | None = DEFAULT_MAX_ATTEMPTS,
+    max_losses: int | None = DEFAULT_MAX_LOSSES,
     timeout_ms: int | None = None,
 ) -> Profile:
     """The (cached) profile of these values. Raises InvalidName or InvalidOption."""
@@ -190,11 +204,19 @@ class Spec(NamedTuple):
     """Empty: it has none."""
     keeps: str = ""
     """What the log keeps of the value that its handler returns: digest or full; empty: the value is not kept."""
+    max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
+    """None leaves it to the worker's own definition of the task."""
+    open_losses: bool = False
+    """Whether max_losses is left to that, too."""
 
 
 ERROR_HEAD: Final = "error="
 """What the first line of a job's value in ``jobs`` begins with if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'
+_ATTEMPTS: Final = '{"attempts":'
+"""How the JSON of a job begins whose max_attempts is not the default; 0: the worker's task decides."""
+_OPEN_LOSSES: Final = '"losses":0,'
+_BEHIND_HEADERS: Final = (',"task":', f",{_ATTEMPTS[1:]}", f",{_OPEN_LOSSES}")
 _KEEPS: Final = {'{"keep":1,': DIGEST, '{"keep":2,': FULL}
 """How the JSON of a job begins whose result is kept, and what the log keeps of that."""
 _KEEP, _KEEP_FULL = _KEEPS
@@ -273,6 +295,11 @@ def read_spec(text: str) -> Spec:
         return read_spec("{" + text[len(_KEEP) :])._replace(keeps=kept)
     if text.startswith(_HEADERS):
         return _read_with_headers(text)
+    if text.startswith(_ATTEMPTS):
+        attempts, _, rest = text[len(_ATTEMPTS) :].partition(",")
+        return read_spec("{" + rest)._replace(max_attempts=int(attempts) or None)
+    if text.startswith(_OPEN_LOSSES, 1):
+        return read_spec("{" + text[1 + len(_OPEN_LOSSES) :])._replace(open_losses=True)
     value: Any = json.loads(text)
     if not isinstance(value, dict) or not isinstance(value.get("task"), str):
         raise ValueError("the job's JSON has no task")  # noqa: TRY004 - its value is wrong, as text
@@ -283,7 +310,7 @@ def read_spec(text: str) -> Spec:
 
 def _read_with_headers(text: str) -> Spec:
     headers, end = json.JSONDecoder().raw_decode(text, len(_HEADERS))
-    if not isinstance(headers, dict) or not text.startswith(',"task":', end):
+    if not isinstance(headers, dict) or not text.startswith(_BEHIND_HEADERS, end):
         raise ValueError("the job's JSON has invalid headers")
     rest = read_spec("{" + text[end + 1 :])
     return rest._replace(headers_json=text[len(_HEADERS) : end])

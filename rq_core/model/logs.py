@@ -39,9 +39,30 @@ class TextFormatter(logging.Formatter):
         if record.exc_info:
             text += f"{facts}\n{self.formatException(record.exc_info)}"
             facts = ""
+        elif record.exc_text:
+            text += f"{facts}\n{record.exc_text}"
+            facts = ""
         # A job says what it likes: only the first line of a record begins in the first column, so none is forged.
         lines = [printable(line) for line in _kept(text).split("\n")]
         return f"{at[:-6]}Z {record.levelname} " + "\n    ".join(lines) + facts
+
+
+def warn_with_traceback(
+    log: logging.Logger,
+    message: str,
+    args: tuple[object, ...],
+    lines: str | None,
+    facts: dict[str, Any],
+) -> None:
+    """Log a warning with a traceback that is text already. Every formatter of the standard library prints it."""
+    if not log.isEnabledFor(logging.WARNING):
+        return
+    where = log.findCaller(stacklevel=2)
+    record = log.makeRecord(
+        log.name, logging.WARNING, *where[:2], message, args, None, where[2], facts
+    )
+    record.exc_text = lines
+    log.handle(record)
 
 
 def _kept(text: str) -> str:

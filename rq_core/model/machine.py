@@ -161,6 +161,10 @@ DEFAULT_PRIORITY: Final = Priority.NORMAL
 DEFAULT_MAX_ATTEMPTS: Final = 3
 DEFAULT_MAX_LOSSES: Final = 3
 """These three belong to the layout: a job at the default leaves the field out of its state line."""
+LIMIT_MAX: Final = 1_000_000
+"""Most attempts, and losses, that a job may have."""
+LEFT_OPEN: Final = LIMIT_MAX + 1
+"""In the place of either: the worker's task decides, since the producer did not know the task."""
 
 
 def transitions_of(script: str) -> tuple[Transition, ...]:

@@ -13,9 +13,6 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.names import digest_of, unique_name
 from rq_core.model.scopes import FAIR
 
-NO_CAPS: Final = '{"scopes":[]}'
-"""The policy of a task that nothing counts."""
-
 
 class Source(NamedTuple):
     """Where one scope of a task's jobs comes from."""
@@ -116,12 +113,41 @@ def keyless_in(text: str) -> list[str]:
         return []
 
 
-def write_policy(sources: Iterable[Source], naming: Naming | None = None) -> str:
-    """What producers without the task's code need to know, as JSON."""
+def write_policy(
+    sources: Iterable[Source],
+    naming: Naming | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> str:
+    """What producers without the task's code need to know, as JSON. ``options`` are those of its jobs that differ from
+    the defaults, by their names in OPTIONS."""
     said: dict[str, Any] = {"scopes": [source.document() for source in sources]}
     if naming is not None:
         said["name"] = naming.document()
+    if options:
+        said["options"] = dict(options)
     return json.dumps(said, separators=(",", ":"))
+
+
+OPTIONS: Final = {
+    "priority": str,
+    "max_attempts": int,
+    "max_losses": int,
+    "keep_ms": int,
+    "audit_result": str,
+}
+"""Options of a task that its jobs get when they are enqueued, and the types of their values. A worker takes its
+timeout from the task itself."""
+
+
+def read_options(text: str) -> dict[str, Any]:
+    """Return the options of a task's jobs by its policy. Raises ValueError, KeyError or TypeError if the policy is
+    invalid."""
+    said = _document(text).get("options", {})
+    if not isinstance(said, dict) or not all(
+        type(value) is OPTIONS.get(name) for name, value in said.items()
+    ):
+        raise TypeError("its options are of an unknown kind")
+    return said
 
 
 def read_naming(text: str) -> Naming | None:

@@ -12,7 +12,7 @@ from rq_core.model.events import decode
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys
 from rq_core.model.limits import DECLARED, CapEntry, Limit, check_limit, shown
 from rq_core.model.machine import PRIORITIES
-from rq_core.model.policy import NO_CAPS, families_of
+from rq_core.model.policy import families_of
 from rq_core.model.scopes import FAIR, QUEUE, TASK, WEIGHT, family_of, is_scope
 from rq_core.model.settings import BATCH_MAX
 from rq_core.model.state_line import read_state_lines
@@ -137,9 +137,9 @@ class Caps:
     ) -> Plan[list[Kept]]:
         """Make a queue know what code declares: the limits, then the policies of its tasks.
 
-        Two calls, or none if there is nothing new to say: a task without caps needs no registration unless it had caps
-        before. Returns the limits that the queue keeps otherwise, among them caps of tasks that have none any more:
-        other code may still declare them, so they stay until an operator lifts them.
+        Two calls, or none if there is nothing new to say. Returns the limits that the queue keeps otherwise, among them
+        caps of tasks that have none any more: other code may still declare them, so they stay until an operator lifts
+        them.
         """
         kept: list[Kept] = []
         records = [(name, str(limit), -1) for name, limit in limits.items()]
@@ -165,7 +165,7 @@ class Caps:
             news = {
                 name: policies[name]
                 for name, known in zip(names, stored, strict=True)
-                if (known or NO_CAPS) != policies[name]
+                if known != policies[name]
             }
             if news:
                 yield from self.register(queue, news)

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from rq_core.app import context as job_context
 from rq_core.app.context import JobContext
-from rq_core.app.redaction import Redact, describe, describe_words, message_of, redacted
+from rq_core.app.redaction import (
+    Redact,
+    describe,
+    describe_words,
+    message_of,
+    redacted,
+    traceback_in,
+)
 from rq_core.app.resources import Resources
 from rq_core.app.retry import Outcome, Verdict
 from rq_core.app.surroundings import Surroundings
@@ -30,6 +37,7 @@ from rq_core.errors import (
 )
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
+from rq_core.model.logs import warn_with_traceback
 from rq_core.model.outcome import reason_of
 from rq_core.model.reasons import Reason
 from rq_core.model.values import NO_VALUE
@@ -111,14 +119,22 @@ class Executor:
     def prepare(self, claim: Claim) -> Running | None:
         """Get ready to run a claim's handler. None: that cannot be done here, and its settlement has been given."""
         try:
-            name, args_json, timeout_ms, headers_json, keeps = read_spec(claim.spec)
-            headers = read_headers(headers_json) if headers_json else NO_HEADERS
+            spec = read_spec(claim.spec)
+            name, args_json = spec.task, spec.args_json
+            headers = read_headers(spec.headers_json) if spec.headers_json else NO_HEADERS
         except ValueError as error:
             self._refuse(claim, "final", Reason.UNREADABLE, error)
             return None
         task = self._tasks.get(name)
         if task is None:
             self._refuse(claim, "rollback", Reason.UNKNOWN_TASK, LookupError(f"no task {name!r}"))
+            return None
+        most = task.options.max_losses
+        if spec.open_losses and most is not None and claim.losses >= most:
+            lost = RuntimeError(
+                f"it has lost {claim.losses} workers, and its task has max_losses={most}"
+            )
+            self._refuse(claim, "final", Reason.POISON, lost)
             return None
         try:
             arguments = task.arguments.load(args_json)
@@ -131,10 +147,19 @@ class Executor:
             self._on_settlement(Settlement(claim, "rollback", 0, Reason.LANE_CHANGED, lane=lane))
             return None
         timeout = task.timeout if task.timeout is not None else self._timeout
-        if timeout_ms is not None:
-            timeout = timeout_ms / 1000
+        if spec.timeout_ms is not None:
+            timeout = spec.timeout_ms / 1000
         context = JobContext.of_claim(claim, name, self._worker, headers)
-        running = Running(claim, context, task, arguments, args_json, timeout, keeps=keeps)
+        running = Running(
+            claim,
+            context,
+            task,
+            arguments,
+            args_json,
+            timeout,
+            keeps=spec.keeps,
+            max_attempts=spec.max_attempts,
+        )
         self.running[claim.queue, claim.id, claim.fence] = running
         return running
 
@@ -328,14 +353,16 @@ class Executor:
             log.info("job snoozes for %g s", verdict.delay, extra=_facts(running))
             self._report(running, "rollback", delay_ms, verdict.reason)
             return
-        # Redis knows how many attempts the job has: it may be dead after this one, whatever the policy says.
-        outcome = "final" if verdict.outcome == "final" else "retry if an attempt is left"
-        log.warning(
-            "job failed: %s: %s",
-            kind,
-            redacted(self._redact, message),
-            extra=_facts(running) | {"verdict": outcome},
-        )
+        attempt, attempts = running.claim.failures + 1, running.max_attempts
+        if verdict.outcome == "retry" and attempts is not None and attempt >= attempts:
+            # Redis would say the same, unless the job leaves its attempts to the task.
+            verdict = Verdict("final", 0.0, Reason.ATTEMPTS_SPENT)
+        will = f"dead, {verdict.reason}, after attempt {attempt} of {attempts}"
+        if verdict.outcome == "retry":
+            will = f"retry in {verdict.delay:,.1f} s, attempt {attempt + 1} of {attempts}"
+        says = redacted(self._redact, message)
+        facts = _facts(running) | {"verdict": will}
+        warn_with_traceback(log, "job failed: %s: %s", (kind, says), traceback_in(said), facts)
         self._report(running, verdict.outcome, delay_ms, verdict.reason, said)
 
     def _report(

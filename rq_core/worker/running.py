@@ -22,7 +22,7 @@ class Running:
 
     __slots__ = (
         "args_json", "arguments", "begun", "claim", "context", "ending", "function", "handler", "keeps", "limit",
-        "settled", "started", "task", "timeout", "value",
+        "max_attempts", "settled", "started", "task", "timeout", "value",
     )  # fmt: skip
 
     def __init__(
@@ -35,8 +35,12 @@ class Running:
         timeout: float | None,
         *,
         keeps: str = "",
+        max_attempts: int | None = None,
     ) -> None:
         self.claim = claim
+        self.max_attempts = max_attempts or task.options.max_attempts
+        """After how many failures the job is dead. None in the argument: the task decides, since the producer did not
+        know it."""
         self.context = context
         self.task = task
         self.function = task.function

@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
-from rq_core import JobContext, JobLogFilter, current_job, testing
+from rq_core import Depends, JobContext, JobLogFilter, current_job, testing
 from rq_core.model.job import spec_of
 from tests.app.test_readme import run
 
@@ -129,9 +129,10 @@ def test_only_the_commit_fails_the_attempt(commit: bool, close: bool, raised: An
     session = SimpleNamespace(commit=lambda: away(commit), close=lambda: away(close))
     names = run(
         block("session.commit()"),
-        contextlib=contextlib, Iterator=Iterator, engine=None, Session=lambda _: session,
+        contextlib=contextlib, Iterator=Iterator, Session=lambda _: session, Annotated=Annotated, Depends=Depends,
+        Engine=None, sync_engine=None,
     )  # fmt: skip
 
     leaving = pytest.raises(raised) if raised else contextlib.nullcontext()
-    with leaving, contextlib.contextmanager(names["session"])():
+    with leaving, contextlib.contextmanager(names["careful_session"])(None):
         pass

@@ -279,7 +279,7 @@ def test_enqueue_by_name_needs_no_code(app: App) -> None:
 
     job = app.job("q", "elsewhere", {"when": timedelta(1)}, timeout=1, id="x")
 
-    assert (job.id, job.profile.head) == ("x", "task=elsewhere")
+    assert (job.id, job.profile.task) == ("x", "elsewhere")
     assert spec_of(job) == ("elsewhere", '{"when":"P1D"}', 1_000)
 
 

@@ -13,7 +13,7 @@ import pytest
 from rq_core import App, NoCurrentJob, current_job
 from rq_core.app.returned import Returned
 from rq_core.errors import JobCancelled, LeaseLost
-from rq_core.model.job import Claim
+from rq_core.model.job import Claim, profile
 from rq_core.worker import executor
 from rq_core.worker.executor import Executor
 from rq_core.worker.running import Running
@@ -64,6 +64,20 @@ class Runs:
 
 
 COMPLETE = ("complete", "error")
+
+
+@pytest.mark.parametrize(("losses", "said"), [(2, COMPLETE), (3, ("final", "poison"))])
+async def test_a_task_decides_how_many_workers_a_job_may_lose_whose_producer_did_not_know_it(
+    losses: int, said: tuple[str, str]
+) -> None:
+    runs = Runs(lambda: None, jobs=0)
+    spec = profile("handler", max_losses=None).spec_parts[0] + "{}}"
+
+    runs.running = [runs.executor.start(Claim("default", "j", "1-1", 4, 0, losses, spec))]
+
+    if losses == 3:
+        runs.free.append("j")
+    assert await runs.verdicts() == [said]
 
 
 async def test_the_task_of_the_first_step_is_that_of_all_steps() -> None:

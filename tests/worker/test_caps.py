@@ -219,20 +219,6 @@ async def test_what_a_person_set_is_kept_and_told(
     assert str(app.client.run(app.client.calls.caps.stored("mail"))["task=crowd"].limit) == "9"
 
 
-async def test_a_worker_without_caps_registers_nothing(
-    make_app: Callable[[], App], run: RunApp, crowd: Crowd
-) -> None:
-    app = make_app()
-    task = app.task(queue="mail", name="crowd")(crowd.__call__)
-    crowd.gate.set()
-    async with run(app):
-        handle = task.enqueue("a")
-        await until(lambda: crowd.begun == 1, "it runs")
-        await until(lambda: handle.state() == "gone", "it is settled")
-    snapshot = app.client.run(app.client.calls.reads.snapshot("mail"))
-    assert (snapshot["tasks"], snapshot["caps"]) == ({}, {})
-
-
 async def test_jobs_enqueued_into_a_queue_that_became_fair_are_served_fairly(
     make_app: Callable[[], App], run: RunApp
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import App, Cap, InvalidOption, KeyNeeded, QueueDamaged, Rate
+from rq_core import App, Cap, InvalidOption, KeyNeeded, QueueDamaged, Rate, RetryPolicy, Unique
 from rq_core.app.placing import CACHED_MAX, CACHED_S, PolicyCache, registered_placing
 from tests.unit.caps.tasks import lane, send, tenant_of
 
@@ -18,6 +18,26 @@ def registered(app: App, task: str, queue: str = "default") -> App:
         registered_placing(task, queue, app.declared.policies(queue)[task])
     )
     return other
+
+
+def test_a_producer_by_name_gives_jobs_the_options_of_the_task(app: App) -> None:
+    retry = RetryPolicy(max_attempts=1)
+    task = app.task(
+        priority="high",
+        retry=retry,
+        max_losses=9,
+        keep_result=60,
+        audit_result="full",
+        unique=Unique(),
+    )(send)
+    other = registered(app, "send")
+
+    here, there = task.job("a"), other.job("default", "send", {"tenant": "a"})
+    asked = other.job("default", "send", {"tenant": "a"}, max_attempts=4, priority="low")
+
+    assert (here.profile, here.ties) == (there.profile, there.ties)
+    assert (asked.profile.max_attempts, asked.profile.priority) == (4, "low")
+    assert asked.profile.max_losses == 9
 
 
 def test_a_producer_by_name_finds_the_same_lane_and_rules(app: App) -> None:

@@ -1,0 +1,45 @@
+"""Jobs whose producer did not have their task's code get the task's options all the same."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rq_core import App, RetryPolicy
+from tests.kit.wait import wait_until_async
+from tests.kit.working import working
+from tests.worker.conftest import events
+
+
+@pytest.fixture
+def make_app(valkey_url: str) -> Iterator[Callable[[], App]]:
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(App(valkey_url))
+
+
+@pytest.mark.parametrize("attempts", [1, 5])
+async def test_a_task_is_tried_as_often_as_it_says_though_its_producer_knows_its_name_only(
+    make_app: Callable[[], App], attempts: int
+) -> None:
+    app, other = make_app(), make_app()
+    ran: list[str] = []
+
+    @app.task(queue="bn", retry=RetryPolicy(max_attempts=attempts, base=0), max_losses=7)
+    def pay(who: str) -> None:
+        ran.append(who)
+        raise ConnectionError("the bank does not answer")
+
+    early = other.enqueue("bn", "pay", {"who": "early"})  # No worker has registered the task yet.
+    asked = other.enqueue("bn", "pay", {"who": "asked"}, max_attempts=2)
+    async with working(app, queues=("bn",)):
+        await wait_until_async(lambda: early.state() == asked.state() == "dead", "both are dead")
+        other.connections.policies._found.clear()
+        late = other.enqueue("bn", "pay", {"who": "late"})
+        await wait_until_async(lambda: late.state() == "dead", "it is dead, too")
+
+    assert {who: ran.count(who) for who in ran} == {"early": attempts, "asked": 2, "late": attempts}
+    assert events(app.client, late.id, "bn")[0][1]["max_attempts"] == attempts
+    assert events(app.client, late.id, "bn")[0][1]["max_losses"] == 7
+    assert events(app.client, early.id, "bn")[-1][1]["reason"] == "attempts_spent"
