@@ -23,7 +23,9 @@ from rq_core.cli.options import (
     tell_denied,
 )
 from rq_core.cli.text import ago, oldest, one_line, print_records, print_table, say, shortened, span
+from rq_core.masking import masked
 from rq_core.model.counted import counted
+from rq_core.model.job import place_in
 from rq_core.model.machine import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_LOSSES,
@@ -36,6 +38,7 @@ from rq_core.model.state_line import write_line
 from rq_core.model.text import number_in, printable
 
 if TYPE_CHECKING:
+    from rq_core.model.job import JobError
     from rq_core.model.remembered import Result
     from rq_core.model.state_line import JobState
     from rq_core.protocol.overview import QueueOverview
@@ -115,7 +118,7 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     """Show where the job ID stands, and if it is dead, why it died.
 
     If it waits for a cap: for which, which jobs hold it now, and how many are ahead of it. A finished job
-    has left Redis; `rq-core audit history ID` knows it still, and the tracebacks of all its errors. While its id is
+    has left Redis; `rq-core audit history ID` knows it still, and its tracebacks. While its id is
     remembered or its result kept, this says how it ended, and what its handler returned.
     """
     with connect(redis_url, prefix) as client:
@@ -145,6 +148,10 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         say(f"{name:<{width}}  {printable(value)}")
+    if found.error is not None and found.error.traceback:
+        say("traceback")
+        for each in found.error.traceback.splitlines():
+            say(f"  {printable(masked(each))}")
 
 
 def _print_ended(queue: str, result: Result, value: str | None, *, as_json: bool) -> None:
@@ -268,6 +275,12 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
     return rows
 
 
+def _with_place(error: JobError) -> str:
+    """Return what a job died of, and where."""
+    place = place_in(error.traceback)
+    return shortened(str(error)) + (f" ({printable(place)})" if place else "")
+
+
 @click.command()
 @click.argument("queue")
 @limit_option("jobs", LIST_MAX)
@@ -276,7 +289,7 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
 def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Show the jobs of QUEUE that died last, and why, newest first.
 
-    The reason is why rq-core gave the job up, the error what its handler raised last.
+    The reason is why rq-core gave the job up, the error what its handler raised last, and in which file and line.
     """
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
@@ -297,7 +310,7 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
                 each.fields.get("reason", "?"),
                 _number(each, "failed"),
                 _number(each, "lost"),
-                "" if each.error is None else shortened(str(each.error)),
+                "" if each.error is None else _with_place(each.error),
             )
             for each in found
         ],

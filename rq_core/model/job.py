@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -170,9 +171,30 @@ class JobError(NamedTuple):
     type: str
     """The name of the exception's class."""
     message: str
+    traceback: str | None = None
+    """None if it is too long for Redis, or was read from an audit database."""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
+
+
+_FRAME: Final = re.compile(r'File "([^"\n]+)", line (\d+)')
+_OTHERS: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d")
+
+
+def place_in(traceback: str | None) -> str:
+    r"""Return the file and line that a traceback ends at, in code that is no library if it names any; empty if it
+    names no file.
+
+    >>> place_in('File "/srv/shop/tasks.py", line 7, in pay\n  File "/usr/lib/python3.12/json/decoder.py", line 355')
+    'shop/tasks.py:7'
+    """
+    frames = _FRAME.findall(traceback or "")
+    own = [frame for frame in frames if not _OTHERS.search(frame[0])] or frames
+    if not own:
+        return ""
+    file, line = own[-1]
+    return "/".join(re.split(r"[/\\]", file)[-2:]) + f":{line}"
 
 
 class Claim(NamedTuple):
@@ -259,7 +281,8 @@ def error_of(value: str) -> JobError | None:
         return None
     try:
         said: Any = json.loads(value[len(ERROR_HEAD) : value.find("\n")])
-        return JobError(str(said["type"]), str(said["message"]))
+        lines = said.get("traceback")
+        return JobError(str(said["type"]), str(said["message"]), lines and str(lines))
     except (ValueError, KeyError, TypeError):
         return None
 

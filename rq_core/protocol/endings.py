@@ -190,7 +190,10 @@ def _kept(job_id: str, said: str) -> Outcome[Any] | None:
 def _dead(queue: str, job_id: str, said: str) -> Failed[Any]:
     line, _, error = said.partition("\n")
     job = read_state_line(queue, job_id, line)
-    return Failed(job_id, reason=job.fields.get("reason", ""), error=error_of(error))
+    cause = error_of(error)
+    # As SQL tells it: what a program gets must not depend on who was asked.
+    cause = cause and cause._replace(traceback=None)
+    return Failed(job_id, reason=job.fields.get("reason", ""), error=cause)
 
 
 def _entry(text: str) -> tuple[int, int] | None:

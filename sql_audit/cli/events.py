@@ -12,6 +12,7 @@ import click
 
 from rq_core.cli.options import LIST_MAX, json_option, print_json, queue_option
 from rq_core.cli.text import FIELD_MAX, fit, say, terminal
+from rq_core.model.job import place_in
 from sql_audit.cli.options import asking, audit_option, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks
 from sql_audit.times import readable
@@ -44,6 +45,7 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
         return
     console = terminal()
     print_history(console, events, f"job {job}")
+    _print_traceback(events)
     for cut in cuts:
         say(f"not all may be told: {cut.says}")
     print_marks(console, marks)
@@ -97,6 +99,16 @@ def tail(
                     time.sleep(FOLLOW_S)
 
 
+def _print_traceback(events: Sequence[LoggedEvent]) -> None:
+    """Print the traceback of a job's last error. With --json each event has its own."""
+    errors = [event.detail.get("error") for event in events]
+    found = [error["traceback"] for error in errors if error and error.get("traceback")]
+    if found:
+        say("traceback of the last error")
+        for line in found[-1].splitlines():
+            say(f"  {fit(line)}")
+
+
 def _print_events(events: Sequence[LoggedEvent], *, as_json: bool) -> None:
     for event in events:
         if as_json:
@@ -126,8 +138,15 @@ def _detail(event: LoggedEvent) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     if isinstance(value, dict) and "type" in value:
-        value = f"{value['type']}: {value.get('message', '')}"
-    line = " ".join(str(value).split())
+        place = place_in(str(value.get("traceback", "")))
+        return _cut(f"{value['type']}: {value.get('message', '')}") + (
+            f" ({place})" if place else ""
+        )
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
     return line if len(line) <= 100 else line[:99] + "…"
 
 

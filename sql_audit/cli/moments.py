@@ -20,7 +20,7 @@ from sql_audit.times import readable
 @queue_option
 @json_option
 def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What JOB waited for, each time, and which jobs were in front."""
+    """What JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost a worker."""
     with asking(url) as engine:
         from sql_audit.queries import history, timeline
 
@@ -34,6 +34,11 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
         say(f"job {job} in {answer.queue}: {answer.state}{lane}")
         if answer.state == "scheduled" and answer.due_ms is not None:
             say(f"  is due at {readable(answer.due_ms)}")
+        for pause in answer.pauses:
+            until = (
+                "it still does" if pause.until_ms is None else f"until {readable(pause.until_ms)}"
+            )
+            say(f"  could not be claimed from {readable(pause.since_ms)}, {until}: {pause.why}")
         for wait in answer.waits:
             ended = "it still waits"
             if wait.claim is not None:
@@ -73,10 +78,11 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
 )
 @json_option
 def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What was running and waiting at TIME, and which jobs held which scope.
+    """What was running, waiting and scheduled at TIME, and which jobs held which scope.
 
     TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s,
-    m, h, d, w or y) or Unix ms.
+    m, h, d, w or y) or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit history ID`
+    tells of the others.
     """
     with asking(url) as engine:
         from sql_audit.queries import history, timeline
@@ -107,7 +113,10 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
             f"{readable(claim.claimed_at_ms)}{f', under {under}' if under else ''}"
         )
     least = "at least " if answer.more_waited else ""
-    say(f"{least}{answer.waiting_count} waiting")
+    least_due = "at least " if answer.scheduled_count >= timeline.COUNTED_MAX else ""
+    say(
+        f"{least}{answer.waiting_count} waiting, {least_due}{answer.scheduled_count} scheduled for later"
+    )
     for job in answer.waiting[:20]:
         lane = f", lane {job.lane}" if job.lane else ""
         say(f"  {job.job_id}  {job.task or '?'}  since {readable(job.ready_at_ms)}{lane}")

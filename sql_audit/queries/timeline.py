@@ -16,9 +16,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Row, bindparam, text
 
 from rq_core.model.scopes import scopes_of
+from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror import refold
-from sql_audit.queries.history import PrunedTo, pruned_to, unknown
+from sql_audit.queries.history import PrunedTo, history, pruned_to, unknown
 from sql_audit.queries.occupancy import holds, limit_in, ms_full, ms_spent
+from sql_audit.queries.pauses import Pause, pauses_of
 from sql_audit.store.spans import SPAN, of_each_span
 from sql_audit.store.tables import GONE, LOST
 from sql_audit.store.text import read_json
@@ -82,6 +84,12 @@ _WAITING: Final = text(
     )
     + " LIMIT :most"
 )
+_SCHEDULED: Final = text(
+    "SELECT COUNT(*) FROM (SELECT job_id, queue, enqueued_at_ms FROM job WHERE queue = :queue AND state = 'scheduled'"
+    " AND finished_at_ms IS NULL AND enqueued_at_ms <= :at LIMIT :most) AS j WHERE NOT EXISTS (SELECT 1 FROM"
+    " job_attempt a WHERE a.job_id = j.job_id AND a.queue = j.queue AND (a.ended_at_ms > :at OR a.ended_at_ms IS NULL))"
+)
+"""Of the jobs that are scheduled, those that were already."""
 _PLACES: Final = text(
     "SELECT job_id, lane, priority FROM job WHERE queue = :queue AND job_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
@@ -161,6 +169,8 @@ class Moment:
     waiting_count: int = 0
     """How many waited; with ``more_waited`` at least so many."""
     more_waited: bool = False
+    scheduled_count: int = 0
+    """How many jobs of those that are still scheduled were so then; COUNTED_MAX stands for more as well."""
     more_ran: bool = False
     """Whether more ran than ``running`` has."""
     pruned: PrunedTo | None = None
@@ -195,11 +205,20 @@ def at(engine: Engine, queue: str, at_ms: int) -> Moment:
         ]  # fmt: skip
         waited = connection.execute(_WAITING, of).all()
         waiting = _placed(connection, queue, waited)
+        scheduled = connection.execute(_SCHEDULED, of).scalar_one()
         pruned = _pruned_after(connection, queue, at_ms)
         caveats = tuple(_caveats(connection, queue, at_ms, pruned))
     count, most = len(waited), COUNTED_MAX
     return Moment(
-        at_ms, running, waiting, min(count, most), count > most, len(ran) > most, pruned, caveats
+        at_ms,
+        running,
+        waiting,
+        min(count, most),
+        count > most,
+        min(scheduled, most),
+        len(ran) > most,
+        pruned,
+        caveats,
     )
 
 
@@ -300,6 +319,8 @@ class Why:
     waits: list[Wait]
     pruned: PrunedTo | None = None
     """If others may have been in front that were pruned since."""
+    pauses: list[Pause] = field(default_factory=list)
+    """When it was scheduled, or a lost worker had its claim."""
 
 
 def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
@@ -324,7 +345,14 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
             found.append(Why(job_id, row.queue, row.state, row.lane, row.due_ms, waits, pruned))
         if not found:
             raise unknown(connection, job_id, queue)
-    return found
+    return [replace(each, pauses=_pauses(engine, each)) for each in found]
+
+
+def _pauses(engine: Engine, why: Why) -> list[Pause]:
+    try:
+        return [*pauses_of(history(engine, why.job_id, why.queue))]
+    except HistoryUnknown:
+        return []  # Its events were pruned.
 
 
 def _without_claim(

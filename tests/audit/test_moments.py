@@ -237,6 +237,38 @@ def test_why_names_the_full_scope_and_who_held_it(one_at_a_time: None, database:
     assert document["jobs"][0]["waits"][0]["claim"] == 1
 
 
+def test_why_and_at_tell_of_delays_suspects_and_lost_workers(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    def at(ms: int) -> None:
+        writer.now_ms = T0 + ms - 1
+
+    at(0)
+    writer.jobs("enqueued", ["p", 1, None, "send", "normal", 3, 3, "d"])
+    writer.jobs("enqueued", ["late", None, T0 + 90_000, "send", "normal", 3, 3, "d"])
+    at(1_000)
+    first = writer.jobs("claimed", ["p", 1, None], by="w-1")
+    at(31_000)
+    writer.jobs("lease_expired", ["p", first, "w-1", 1, "ready"], by="w-2")
+    at(31_000)
+    second = writer.jobs("claimed", ["p", 2, None], by="w-2")
+    at(31_000)
+    writer.jobs("rolled_back", ["p", second, T0 + 33_000, "suspect", 0], by="w-2")
+    auditlog.drain(mirror)
+
+    told = said(database, "why", "p")
+
+    assert "claim 1 by w-1 was in force: its worker was lost, and the lease ran out" in told
+    assert f"until {readable(T0 + 31_000)}: claim 1" in told
+    assert "it still does: a suspect, since it had lost a worker" in told
+    assert "another suspect ran in the process of w-2" in told
+    assert "it was enqueued with a delay" in said(database, "why", "late")
+    for moment, scheduled in ((T0 + 500, 1), (T0 + 40_000, 2)):
+        assert f"0 waiting, {scheduled} scheduled" in said(
+            database, "at", readable(moment), "--queue", QUEUE
+        ).replace("1 waiting", "0 waiting")
+
+
 def test_at_says_who_ran_who_waited_and_who_held_which_scope(
     one_at_a_time: None, database: Database
 ) -> None:

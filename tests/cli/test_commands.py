@@ -292,8 +292,9 @@ def test_why_a_job_died_is_shown_on_one_line_and_steers_no_terminal(
     assert re.search(r"d1 .* ValueError: no user \\x1b\[31mx{60,}… *$", listed, re.MULTILINE)
     assert re.search(r"^error +ValueError: no user \\x1b\[31mx{200}$", shown, re.MULTILINE)
     assert "\x1b" not in listed + shown
-    assert [each["error"] for each in cli.json("dead", "mail")] == [json.loads(error), None]
-    assert cli.json("job", "d1")["error"] == json.loads(error)
+    found = json.loads(error) | {"traceback": None}
+    assert [each["error"] for each in cli.json("dead", "mail")] == [found, None]
+    assert cli.json("job", "d1")["error"] == found
     assert "error " not in cli.ok("job", "bare")
 
 
@@ -312,6 +313,17 @@ def test_on_a_narrow_terminal_no_word_of_a_list_of_jobs_is_broken(
     assert max(map(len, (dead + jobs).splitlines())) <= 80
     assert {"d" * 32, "gave_up,", "ConnectionError:", *message.split()} <= set(dead.split())
     assert {"w" * 32, "scheduled,", "critical", "priority"} <= set(jobs.split())
+
+
+def test_where_a_job_died_is_shown(cli: CommandLine, kill: Kill) -> None:
+    lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
+    kill("mail", "d1", error=json.dumps({"type": "E", "message": "m", "traceback": lines}))
+
+    assert re.search(r"d1 .* E: m \(shop/tasks.py:7\) *$", cli.ok("dead", "mail"), re.MULTILINE)
+    assert cli.ok("job", "d1").endswith(
+        "traceback\n  Traceback (most recent call last):\n"
+        '    File "/srv/shop/tasks.py", line 7, in pay\n  E: \\x1b[31m\n'
+    )
 
 
 def test_a_requeued_job_shows_no_error_of_its_former_life(cli: CommandLine, kill: Kill) -> None:

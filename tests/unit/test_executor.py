@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import threading
 from typing import Any
 
 import pytest
+from pythonjsonlogger.json import JsonFormatter
 
-from rq_core import App, NoCurrentJob, current_job
+from rq_core import App, NoCurrentJob, RetryPolicy, current_job
 from rq_core.app.returned import Returned
 from rq_core.errors import JobCancelled, LeaseLost
+from rq_core.model import logs
 from rq_core.model.job import Claim, profile
 from rq_core.worker import executor
 from rq_core.worker.executor import Executor
@@ -33,11 +36,12 @@ class Runs:
         timeout: float | None = None,
         jobs: int = 1,
         spec: str = '{"task":"handler","args":{}}',
+        retry: RetryPolicy | None = None,
     ) -> None:
         self.settlements: dict[str, Settlement] = {}
         self.free: list[str] = []
         self.app = App()
-        self.app.task(name="handler", timeout=timeout)(handler)
+        self.app.task(name="handler", timeout=timeout, retry=retry)(handler)
         self.executor = Executor(
             self.app.tasks,
             worker="w-1",
@@ -78,6 +82,33 @@ async def test_a_task_decides_how_many_workers_a_job_may_lose_whose_producer_did
     if losses == 3:
         runs.free.append("j")
     assert await runs.verdicts() == [said]
+
+
+@pytest.mark.parametrize(
+    ("failures", "verdict"),
+    [
+        (0, "retry in 12.0 s, attempt 2 of 3"),
+        (2, "dead, attempts_spent, after attempt 3 of 3"),
+    ],
+)
+async def test_the_record_of_a_failure_has_its_traceback_and_says_what_happens_next(
+    caplog: pytest.LogCaptureFixture, failures: int, verdict: str
+) -> None:
+    def handler() -> None:
+        raise ValueError("there is no month 13")
+
+    runs = Runs(handler, jobs=0, retry=RetryPolicy(backoff="fixed", base=12, jitter=False))
+    claim = Claim("default", "j", "1-1", 1, failures, 0, '{"task":"handler","args":{}}')
+    runs.running = [runs.executor.start(claim)]
+    await runs.verdicts()
+
+    (record,) = caplog.records
+    assert record.verdict == verdict  # type: ignore[attr-defined]
+    for formatter in (logs.TextFormatter(), logging.Formatter("%(message)s"), JsonFormatter()):
+        said = formatter.format(record).replace("\\n", "\n")
+        assert "job failed: ValueError: there is no month 13" in said
+        assert 'raise ValueError("there is no month 13")' in said.replace('\\"', '"')
+        assert "rq_core/worker" not in said, "frames of rq-core itself only hide the handler's"
 
 
 async def test_the_task_of_the_first_step_is_that_of_all_steps() -> None:

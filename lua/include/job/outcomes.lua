@@ -64,9 +64,10 @@ local function make_ready(id, job, delay_ms)
   return 'null'
 end
 
---- The type and message of an error, as JSON; nil if there is none, or it is too long. The traceback is in the event alone.
+--- An error, as JSON, without its traceback if it is too long with that; nil if there is none, or it is too long all the same. The
+--- event has all of it.
 local function brief(failure)
-  local at = failure:find(', "traceback": "', 1, true)
+  local at = #failure > ERROR_MAX and failure:find(', "traceback": "', 1, true)
   local said = at and failure:sub(1, at - 1) .. '}' or failure
   return said ~= 'null' and #said <= ERROR_MAX and said:gsub('[\r\n]', ' ') or nil
 end

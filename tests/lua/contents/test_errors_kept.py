@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rq_core.app.redaction import describe
-from rq_core.model.job import Claim, error_of, spec_of
+from rq_core.model.job import Claim, error_of, place_in, spec_of
 from rq_core.protocol import claims
 from tests.kit.seed import ERROR, Seed, spec
 from tests.lua.contents.entries import T
@@ -37,7 +37,7 @@ def test_a_failure_that_is_retried_writes_no_error(seed: Seed) -> None:
     assert "jobs" not in changes
 
 
-def test_the_traceback_is_in_the_event_alone(seed: Seed) -> None:
+def test_a_dead_job_keeps_the_traceback_of_its_error_unless_that_is_long(seed: Seed) -> None:
     """A message may look like the end of one: in JSON its quotes are escaped."""
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:
@@ -47,8 +47,14 @@ def test_the_traceback_is_in_the_event_alone(seed: Seed) -> None:
     assert fail(seed, seed.running("a"), said) == "dead"
 
     kept = error_of(value(seed))
-    assert kept == ("KeyError", repr(message))
-    assert "test_errors_kept" not in value(seed)
+    assert kept is not None
+    assert kept == ("KeyError", repr(message), json.loads(said)["traceback"])
+    assert place_in(kept.traceback).startswith("contents/test_errors_kept.py:")
+
+    long = said.replace("Traceback", "T" * 16_384)
+    assert fail(seed, seed.running("b"), long) == "dead"
+
+    assert error_of(value(seed, "b")) == ("KeyError", repr(message), None)
     assert "test_errors_kept" in seed.snapshot()["outbox"][-1][1]["jobs"]
 
 
@@ -82,7 +88,7 @@ def test_a_requeued_job_runs_with_its_arguments_and_dies_of_its_next_error(
 def test_an_error_of_another_client_with_line_breaks_does_not_reach_the_json(seed: Seed) -> None:
     fail(seed, seed.running("a"), '{\r\n "type": "E",\n "message": "m"}')
 
-    assert error_of(value(seed)) == ("E", "m")
+    assert error_of(value(seed)) == ("E", "m", None)
     assert spec_of(value(seed)) == spec()
 
 
