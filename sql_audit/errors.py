@@ -183,9 +183,7 @@ class NotProven(AuditError):
     """
 
     queue: str
-    cut: str
-    cut_at: str
-    proven: str
+    why: str
     hint: str
 
 

@@ -81,8 +81,8 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
     """What was running, waiting and scheduled at TIME, and which jobs held which scope.
 
     TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s,
-    m, h, d, w or y) or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit history ID`
-    tells of the others.
+    m, h, d, w or y) or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
+    history ID` tells of the others.
     """
     with asking(url) as engine:
         from sql_audit.queries import history, timeline
