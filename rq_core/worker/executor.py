@@ -164,7 +164,11 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a handler that was prepared."""
+        """Start a handler that was prepared, unless it was told to stop meanwhile."""
+        if running.ending is not None or running.settled:
+            self._ended(running, running.ending)
+            self._free(running)
+            return
         task = running.task
         self._limit_time(running, running.timeout)
         if self._pool is not None and task.isolation is not None:

@@ -38,6 +38,8 @@ OVERLAP_S_MAX: Final = 0.05
 handlers block the loop for longer, jobs claimed meanwhile would wait for it, and their leases would not be kept."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
 """Intervals of the heartbeat for which a new lease surely lasts until the next one extends it."""
+HOLD_S_MAX: Final = 1.0
+"""Seconds that a suspect is held at most: an outage of another shard must not keep it, nor this worker's claims."""
 EXTENSION_GRACE_S: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
 
@@ -87,6 +89,10 @@ class Handlers:
             ),
         )
         self._suspects = Suspects()
+        self._unreported: set[tuple[str, str]] = set()
+        """Suspects that were put off, by id and fence, until Redis knows."""
+        self.held: Running | None = None
+        """A suspect that does not begin yet: what was claimed with it would lose a worker with it."""
         self.arrived: list[Claim] = []
         """Claimed, and about to be begun."""
         self._since = FOREVER
@@ -128,7 +134,12 @@ class Handlers:
         # Before any of them begins: it may hold the GIL from its first step on.
         self.leases.hold_all([(running.claim, _until(running)) for running in begin])
         for running in begin:
-            self.executor.launch(running)
+            if running.claim.losses:
+                self.held = running  # There is one at most: Suspects puts off the others.
+                asyncio.get_running_loop().call_later(HOLD_S_MAX, self._launch_held, running)
+            else:
+                self.executor.launch(running)
+        self.begin_held()
         # Not before they were begun: a worker that takes no more gives back what arrives.
         self._lifetime.retire_if_due()
 
@@ -139,12 +150,32 @@ class Handlers:
 
         asyncio.get_running_loop().call_soon(stepped)
 
+    def begin_held(self) -> None:
+        """Begin the suspect that is held, once Redis knows which others were put off and no claim is under way."""
+        if self.held is None or self._unreported or self.arrived:
+            return
+        if not any(group.claiming for group in self._groups.all):
+            self._launch_held(self.held)
+
+    def _launch_held(self, running: Running) -> None:
+        if self.held is running:
+            self.held = None
+            self.executor.launch(running)
+            self._groups.news.set()
+
+    def reported(self, settlements: Sequence[Settlement]) -> None:
+        """Redis has answered to these: their leases need not be kept any more."""
+        self.leases.drop(*[settlement.claim for settlement in settlements])
+        if self._unreported:
+            self._unreported.difference_update((s.claim.id, s.claim.fence) for s in settlements)
+
     def _prepare(self, claim: Claim) -> Running | None:
         """Get ready to run a claim; None: it will not run, and its place is free."""
         running = None
         if self._lifetime.over.is_set():
             self._groups.settle(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
         elif pause := self._suspects.pause(claim, self.executor.running.values()):
+            self._unreported.add((claim.id, claim.fence))
             self._groups.settle(Settlement(claim, "rollback", round(pause * 1000), Reason.SUSPECT))
         else:
             running = self.executor.prepare(claim)

@@ -1,7 +1,8 @@
 """Jobs that have lost a worker: any of them may be the one that took it down.
 
-One of them runs at a time in a process. Otherwise the jobs that ran beside a poison job would run beside it again,
-lose their workers as often as it does, and be called poison with it.
+One of them runs at a time in a process. It does not begin before Redis knows that the others which were claimed with it
+were put off (Handlers.begin_held): a lost claim counts, whether its handler began or not. So the jobs that ran beside a
+poison job lose one worker to it, and are not called poison with it.
 """
 
 from __future__ import annotations

@@ -103,7 +103,9 @@ class Turns:
         """What to claim with a turn that is due; None: none is."""
         if group.turns and not self._fills_another(group):
             return None
-        claims = self._capacity.claims(group, self._groups, self._most(group))
+        claims: list[tuple[WatchedQueue, int]] = []
+        if self._handlers.held is None:
+            claims = self._capacity.claims(group, self._groups, self._most(group))
         return claims if claims or group.finished else None
 
     def _fills_another(self, group: QueueGroup) -> bool:
@@ -150,6 +152,7 @@ class Turns:
         finally:
             for each in asking:
                 each.release()
+            self._handlers.begin_held()
         if trouble:
             await asyncio.sleep(TROUBLE_PAUSE_S)
 
@@ -230,7 +233,7 @@ class Turns:
                 self._groups.of[settlement.claim.queue].finished.append(settlement)
             return True
         # Until here their leases were kept: a settlement may take as long as an outage does.
-        self._handlers.leases.drop(*[settlement.claim for settlement in group])
+        self._handlers.reported(group)
         self._flow.ended(group, result)
         if not result and group[0].verdict == "complete":
             self._stats.completed += len(group)

@@ -197,7 +197,8 @@ def test_those_that_ran_beside_a_poison_job_do_not_die_with_it(
     """
     jobs = [crew.sleeping.with_options(max_losses=3).job(0.5) for _ in range(8)]
     bad = [crew.poison.with_options(max_losses=3).job() for _ in range(2)]
-    app.enqueue_many([*jobs[:4], *bad, *jobs[4:]])
+    # First in line, they are begun before what was claimed with them is given back.
+    app.enqueue_many([*bad, *jobs])
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(
             lambda: all(
@@ -216,7 +217,8 @@ def test_those_that_ran_beside_a_poison_job_do_not_die_with_it(
         dead = client.run(client.calls.reads.job(job.id, ["crew"]))
         assert dead is not None
         assert (dead.fields["reason"], dead.fields["lost"]) == ("poison", "3")
-    assert not [job for job in jobs if "died" in event_types(client, job.id)]
+    losses = [event_types(client, job.id).count("lease_expired") for job in jobs]
+    assert max(losses) <= len(bad), "one for each poison job at most"
 
 
 def test_the_supervisor_replaces_a_dead_worker_and_ends_all_on_one_signal(
