@@ -22,7 +22,10 @@ COMMANDS: Final[Commands] = {
         "Print the head of each queue's chain: keep it where no role that writes to the log can change it.",
     ),
     "history": ("events:history", "Everything that happened to JOB, oldest first."),
-    "why": ("moments:why", "What JOB waited for, each time, and which jobs were in front."),
+    "why": (
+        "moments:why",
+        "What JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost a worker.",
+    ),
     "at": (
         "moments:at_command",
         "What was running and waiting at TIME (UTC, or Unix ms), and which jobs held which scope.",
