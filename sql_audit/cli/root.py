@@ -28,7 +28,7 @@ COMMANDS: Final[Commands] = {
     ),
     "at": (
         "moments:at_command",
-        "What was running and waiting at TIME (UTC, or Unix ms), and which jobs held which scope.",
+        "What was running, waiting and scheduled at TIME, and which jobs held which scope.",
     ),
     "report": (
         "report:report",
