@@ -25,6 +25,7 @@ from rq_core.connections.client import Client
 from rq_core.doctor import Kind, diagnose, stands
 from rq_core.doctor.unlike import line_by
 from rq_core.doctor.view import View
+from rq_core.errors import ServerUnsuitable
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.fields import BY_LINE
 from rq_core.model.names import read_holder
@@ -116,7 +117,10 @@ def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
     for queue in client.run(client.calls.reads.queues()):
         if queue in known:
             continue
-        audit, audit_id, trimmed = client.run(client.calls.reads.attached(queue))
+        try:
+            audit, audit_id, trimmed = client.run(client.calls.reads.attached(queue))
+        except ServerUnsuitable:
+            continue  # This user may not look at the queue.
         if (audit, audit_id) == ("on", ours):
             says = f"SQL has nothing of the queue, and Redis was trimmed for this database up to {trimmed}: {_WHY}"
             if trimmed in (None, "0-0"):

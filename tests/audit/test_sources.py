@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from sqlalchemy import text
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
@@ -21,6 +22,7 @@ from sql_audit.mirror.turn import Mirror
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit, command
+from tests.kit.liar import lying
 from tests.kit.mirroring import mirroring
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
@@ -107,7 +109,7 @@ def make_second(url: str, database: Database) -> Iterator[Callable[..., Source]]
         client.close()
 
 
-@pytest.mark.parametrize("queue", ["mail", "other"], ids=["same name", "other name"])
+@pytest.mark.parametrize("queue", ["mail", "other"], ids=["same-name", "other-name"])
 @pytest.mark.parametrize("apart", ["servers", "prefixes"])
 def test_a_second_source_takes_nothing_and_gets_nothing(
     apart: str,
@@ -147,6 +149,12 @@ def test_a_second_source_takes_nothing_and_gets_nothing(
         assert second.contents() == here
     assert first.contents() == there
     assert [dict(row) for row in auditlog.rows(database, JOBS)] == [dict(row) for row in known]
+    with lying(database) as connection:
+        connection.execute(text("UPDATE mirror_cursor SET stamp = 'another' WHERE queue = 'mail'"))
+    lied = audit("verify", *first.words)
+    assert lied.exit_code == 2
+    assert "cannot be compared" in lied.output
+    assert audit("adopt", *first.words).exit_code == 0
     first.add("d")
     first.mirror()
     assert (

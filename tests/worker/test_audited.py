@@ -11,8 +11,9 @@ from rq_core.connections.client import Client
 from rq_core.model.events import decode
 from sql_audit.queries import history
 from sql_audit.store.database import Database
-from sql_audit.store.tables import job_event
+from sql_audit.store.tables import job, job_event
 from tests.kit import crew
+from tests.kit.command import command
 from tests.kit.crew import worker_process
 from tests.kit.wait import wait_until
 
@@ -75,6 +76,32 @@ def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
     database = Database(sqlite_url)
     assert history.report(database.readers, "crew").succeeded == 50
     database.close()
+
+
+def test_a_worker_of_another_redis_does_not_start_and_one_of_an_empty_redis_does(
+    app: App, client: Client, witness: crew.Witness, sqlite_url: str
+) -> None:
+    """The server that the log is of has lost everything; of another one nothing is mirrored."""
+    crew.function.enqueue(n=1)
+    mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
+    assert command(*mirror).exit_code == 0
+    client.run(client.calls.delivery.ask([["FLUSHALL"]]))
+    with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--burst") as process:
+        assert process.wait(60) == 0
+    client.run(client.calls.delivery.ask([["FLUSHALL"]]))
+    crew.function.enqueue(n=2)
+    with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--burst") as process:
+        assert process.wait(60) == 1
+        refused = process.said()
+
+    assert witness.lines() == []
+    assert "rq-core audit adopt --redis" in refused
+    database = Database(sqlite_url)
+    with database.readers.connect() as connection:
+        states = connection.execute(select(job.c.state)).scalars().all()
+    database.close()
+    assert states == ["lost"]
+    assert _left(client) == 1
 
 
 def test_many_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witness) -> None:

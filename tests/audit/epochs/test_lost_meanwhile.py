@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
-from sqlalchemy import text
 
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
@@ -23,6 +22,7 @@ from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, states
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE
+from tests.kit.liar import lying
 from tests.kit.servers import RedisServer
 
 Lose = Callable[[], None]
@@ -174,20 +174,10 @@ def test_a_queue_that_was_deleted_from_sql_alone_cannot_be_told(
 
 def forge_away(database: Database, queue: str) -> None:
     """Delete everything that SQL has of a queue, as who owns the tables may."""
-    with database.engine.connect() as connection, connection.begin():
-        triggers: list[str] = []
-        if database.dialect == "postgresql":
-            connection.execute(text("SET LOCAL session_replication_role = replica"))
-        else:
-            made = text("SELECT sql FROM sqlite_master WHERE type = 'trigger'")
-            triggers += connection.execute(made).scalars()
-        for trigger in triggers:
-            connection.execute(text(f"DROP TRIGGER {trigger.split()[2]}"))
+    with lying(database) as connection:
         for table in metadata.tables.values():
             if "queue" in table.columns:
                 connection.execute(table.delete().where(table.c.queue == queue))
-        for trigger in triggers:
-            connection.exec_driver_sql(trigger)
 
 
 def test_a_queue_whose_log_was_switched_off_is_not_lost(
