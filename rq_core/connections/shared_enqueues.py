@@ -149,8 +149,13 @@ class SharedEnqueues:
     async def _flush(self) -> None:
         try:
             while batch := self.next_batch():
-                ids = [waiting.job.id for waiting in batch]
+                ids: list[str] = []
                 try:
+                    # In here: what is wrong with a job shows when it is looked at.
+                    count = self._enqueue.fitting([job for job, _ in batch])
+                    self.waiting[:0] = batch[count:]
+                    del batch[count:]
+                    ids = [waiting.job.id for waiting in batch]
                     shared = _Shared(self._enqueue, batch)
                     self._under_way.update(dict.fromkeys(ids, shared))
                     accepted = await self._run(shared.call, shared.carry_out)
@@ -191,7 +196,5 @@ class SharedEnqueues:
                 batch[job.id] = each
             else:
                 rest.append(each)
-        found = list(batch.values())
-        count = self._enqueue.fitting([job for job, _ in found])
-        self.waiting = found[count:] + rest
-        return found[:count]
+        self.waiting = rest
+        return list(batch.values())
