@@ -54,7 +54,8 @@ class Patience:
     """How long calls wait for a server that does not answer, in seconds.
 
     ``unsent``: for a call that could not be sent at all (then ServerUnavailable is raised).
-    ``unknown``: for the answer to one that was sent (then OutcomeUnknown is raised).
+    ``unknown``: for the answer to one that was sent, which is sent again until there is one (then OutcomeUnknown is
+    raised).
     """
 
     unsent: float = 3.0
