@@ -8,7 +8,7 @@ queue's facts: so a queue that is another one by now, or facts that changed, are
 It is decided here and written by `write_sweep`. Jobs that become ready can be claimed in the same call without touching
 a list: `returning` and `joining` are sources of the claim, like the lists.
 
-Keys: state jobs leases scheduled expiring slots rates
+Keys: state jobs leases scheduled expiring slots rates caps
 Later: sequence
 Args: slot worker sweep_max
 Unread: jobs
@@ -274,8 +274,26 @@ local function check_sweep()
   end
 end
 
+--- If the clock went back, what rates keep waiting is looked at now: the moments at which they resume are too far ahead.
+local function note_clock()
+  if fact('last_activity') <= now then
+    return
+  end
+  set_fact('last_activity', now)
+  set_fact('no_reap_before', math.min(fact('no_reap_before'), now + fact('lease_ms')))
+  local entries, seen = redis.call('HGETALL', caps), {}
+  for i = 1, #entries, 2 do
+    local family = entries[i]:match('^[^=]+')
+    if family:find('@', 1, true) and not seen[family] then
+      seen[family] = true
+      note('caps', family)
+    end
+  end
+end
+
 --- Do all that. Returns when the next scheduled member is due ('-': none is), and whether changes of limits are left.
 local function sweep()
+  note_clock()
   note_activity(now)
   local is_quiet = is_swept()
   if not is_quiet then

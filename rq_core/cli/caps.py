@@ -147,7 +147,7 @@ def _note(status: ScopeStatus, now_ms: float) -> str:
     notes = []
     if status.resumes_ms is not None:
         first = "the first " if "=" not in status.scope else ""
-        notes.append(f"{first}resumes {ago(status.resumes_ms, now_ms)}")
+        notes.append(f"{first}resumes {ago(status.resumes_ms, status.now_ms or now_ms)}")
     if status.source == "live":
         by = f" by {status.set_by}" if status.set_by else ""
         at = f" {ago(status.set_at_ms, now_ms)}" if status.set_at_ms else ""
@@ -169,7 +169,7 @@ def waiting_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
         if is_rate(standing.scope) and standing.limit.most:
             rows.append(("rate", shown(standing.limit)))
             if standing.resumes_ms is not None:
-                rows.append(("resumes", ago(standing.resumes_ms, now_ms)))
+                rows.append(("resumes", ago(standing.resumes_ms, standing.now_ms or now_ms)))
         else:
             rows.append(("cap", f"{shown(standing.limit)}, held by {standing.holders:,}"))
             for holder in standing.shown:
@@ -197,6 +197,7 @@ def waiting_document(standing: Standing) -> dict[str, Any]:
             for holder in standing.shown
         ],
         "resumes_ms": standing.resumes_ms,
+        "now_ms": standing.now_ms,
         "ahead": standing.ahead,
         "ahead_in": standing.ahead_in or None,
         "ahead_at_least": standing.ahead_at_least,

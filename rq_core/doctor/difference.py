@@ -187,7 +187,12 @@ def _reasons(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> Iterato
     if kind == "lane" and name in expected.kept_waiting:
         yield f"scope {expected.kept_waiting[name]} has room, and nothing would open the lane"
     if kind == "rate" and any(edit.key == "rates" for edit in edits):
-        yield "the time until which the rate is spent is gone"
+        lost = any(edit.key == "rates" and not edit.was for edit in edits)
+        yield (
+            "the time until which the rate is spent is gone"
+            if lost
+            else "it is spent further ahead than its limit allows: the clock went back"
+        )
     if kind == "id":
         yield from results.reasons(expected.view, name)
     if kind == "name" and (at_ms := expected.instants.get(name_field(name))) is not None:

@@ -140,6 +140,7 @@ class Expected:
             ),
             *_results(self),
             *_rates(self.view),
+            *_resumes(self.view),
             *_turns(self),
             *_facts(self),
         ]
@@ -245,11 +246,25 @@ def _rates(view: View) -> Iterator[Entry]:
     for scope in filter(scopes.is_rate, {*rates, *spent}):
         arrival, mark = rates.get(scope, ""), marks.get(f"rate|{scope}")
         if arrival.isascii() and arrival.isdigit():
+            at = view.latest_ms
+            furthest = None if at is None else view.limit(scope).furthest_us(at)
+            if furthest is not None and int(arrival) > furthest:
+                arrival = str(furthest)
             yield "rates", scope, arrival
             yield "expiring", f"rate|{scope}", -(-int(arrival) // 1000)
         elif mark is not None:
             yield "rates", scope, f"{mark * 1000:.0f}"
             yield "expiring", f"rate|{scope}", Kept(None)
+
+
+def _resumes(view: View) -> Iterator[Entry]:
+    """Yield when rates go on whose moments are later than their limits allow."""
+    for member, at in view.snapshot["scheduled"].items():
+        kind, _, scope = member.partition("|")
+        if view.latest_ms is not None and kind == "rate" and scopes.is_rate(scope):
+            latest = view.limit(scope).latest_resume_ms(view.latest_ms)
+            if latest is not None and at > latest:
+                yield "scheduled", member, latest
 
 
 def _turns(expected: Expected) -> Iterator[Entry]:

@@ -28,10 +28,12 @@ def examine(
     snapshot: Mapping[str, Any],
     keys: QueueKeys = UNNAMED,
     told: Audited | None = None,
+    now_ms: int | None = None,
 ) -> list[Finding]:
     """Say what in a snapshot (see Operations.snapshot) does not agree. ``keys`` names what an operator is to type.
-    ``told`` is what the audit log says of what Redis tells differently; None: it was not asked."""
-    expected = Expected(View(snapshot, keys, told))
+    ``told`` is what the audit log says of what Redis tells differently; None: it was not asked. ``now_ms`` is Redis'
+    time after the snapshot; None: moments that are too far ahead are not looked for."""
+    expected = Expected(View(snapshot, keys, told, now_ms))
     differing = difference.differences(expected)
     of_facts = list(facts.findings(expected, differing))
     return [*difference.findings(expected, differing), *of_facts]
@@ -62,7 +64,8 @@ def diagnose(
 def _examined(client: Client, queue: str, told: Audited | None) -> list[Finding]:
     snapshot = client.run(client.calls.reads.snapshot(queue))
     check_layout(queue, snapshot["meta"])
-    return examine(snapshot, queue_keys(queue, client.calls.delivery.prefix), told)
+    now_ms = client.run(client.calls.reads.now_ms(queue))
+    return examine(snapshot, queue_keys(queue, client.calls.delivery.prefix), told, now_ms)
 
 
 def repair(

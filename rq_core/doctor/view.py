@@ -34,6 +34,8 @@ class View:
     """The queue's names, for what an operator is to type."""
     told: Audited | None = None
     """What the audit log says of what Redis tells differently; None: it was not asked, or cannot tell."""
+    now_ms: int | None = None
+    """When it was taken, or later, by Redis' clock (Unix ms); None: that is not known."""
     jobs: dict[str, Job] = field(default_factory=dict)
     """The jobs whose state lines can be read, by id."""
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -109,6 +111,12 @@ class View:
         """The queue's own facts."""
         facts: Mapping[str, str] = self.snapshot["meta"]
         return facts
+
+    @property
+    def latest_ms(self) -> int | None:
+        """The time from which rates count (Unix ms). A clock that is behind the last activity is no finding: the next
+        claim notices, and looks at all rates."""
+        return None if self.now_ms is None else max(self.now_ms, self.fact("last_activity"))
 
     def fact(self, name: str) -> int:
         """Return a number of ``meta``, or its default."""

@@ -47,6 +47,22 @@ class Limit(NamedTuple):
             raise ValueError(text)
         return cls(int(text))
 
+    @property
+    def interval_us(self) -> int | None:
+        """Of a rate: the time that one job takes of it, in µs. None: it is no rate, or takes nothing."""
+        return (
+            None if not self.window_ms or not self.most else -(-self.window_ms * 1000 // self.most)
+        )
+
+    def latest_resume_ms(self, now_ms: int) -> int | None:
+        """The latest moment at which a spent rate goes on (Unix ms). A later one is from before the clock went back, or
+        from a slower limit."""
+        return None if self.interval_us is None else now_ms + -(-self.interval_us // 1000)
+
+    def furthest_us(self, now_ms: int) -> int | None:
+        """How far ahead a rate can be spent (Unix µs), likewise."""
+        return None if self.interval_us is None else now_ms * 1000 + self.burst * self.interval_us
+
     def __str__(self) -> str:
         if self.most is None:
             return "none"

@@ -73,6 +73,15 @@ def read_entries(
     return found
 
 
+def resume_of(stored: Any, limit: Limit, now_ms: int) -> int | None:
+    """When a rate goes on (Unix ms), by the score that `scheduled` has. What is later than its limit allows is from
+    before the clock went back: the next claim looks at it again."""
+    if stored is None:
+        return None
+    latest = limit.latest_resume_ms(now_ms)
+    return int(float(stored)) if latest is None else min(int(float(stored)), latest)
+
+
 def piped(delivery: Delivery, keys: QueueKeys, commands: list[list[Any]]) -> Plan[list[Any]]:
     replies: list[Any] = []
     for at in range(0, len(commands), _PIPELINE):

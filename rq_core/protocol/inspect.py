@@ -20,6 +20,7 @@ from rq_core.protocol.cap_reads import (
     piped,
     read_entries,
     read_holders,
+    resume_of,
 )
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Plan, pairs_of
@@ -55,6 +56,9 @@ class ScopeStatus(NamedTuple):
     """What code declares in the place of a live limit."""
     keyless: bool = False
     """Whether it is a family without keys: a cap with a name, which counts the jobs of all its tasks together."""
+
+    now_ms: int | None = None
+    """Redis' time when it was asked (Unix ms): ``resumes_ms`` is by that clock."""
 
 
 class Inspect:
@@ -183,11 +187,12 @@ class Inspect:
                     int(replies[3 * at]),
                     at_gate if name == QUEUE else sum(waiting[lane] for lane in lanes[name]),
                     None if since is None else max(0, now_ms - since),
-                    None if resumes is None else int(float(resumes)),
+                    resume_of(resumes, entry.limit if entry else NO_LIMIT, now_ms),
                     partial=len(replies[3 * at + 1]) > bounds[at],
                     set_by=own.by if own else None,
                     set_at_ms=own.at_ms if own else None,
                     declared=own.declared if own else None,
+                    now_ms=now_ms,
                 )
             )
         return result

@@ -238,6 +238,13 @@ class Reads:
             return queue, result, value
         return None
 
+    def now_ms(self, queue: str) -> Plan[int]:
+        """The time of the server that has the queue (Unix ms)."""
+        # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
+        meta = queue_keys(queue, self._delivery.prefix)("meta")
+        time, _ = yield from self._delivery.ask([["TIME"], ["HGET", meta, "epoch"]], queue)
+        return int(time[0]) * 1000 + int(time[1]) // 1000
+
     def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
         """Everything a queue has in Redis, read in one transaction: key name → value in Python's types.
 

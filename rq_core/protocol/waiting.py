@@ -19,6 +19,7 @@ from rq_core.protocol.cap_reads import (
     piped,
     read_entries,
     read_holders,
+    resume_of,
 )
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.lines import read_lines
@@ -54,6 +55,8 @@ class Standing(NamedTuple):
     the queue is fair, where no place in line says who is next; empty: it is not ready."""
     ahead_at_least: bool = False
     """Whether there were more places to look at than were."""
+    now_ms: int | None = None
+    """Redis' time when it was asked about the scope (Unix ms)."""
 
 
 class Waiting:
@@ -86,13 +89,14 @@ class Waiting:
             scope = QUEUE
         count: int = 0
         shown: tuple[Holder, ...] = ()
-        resumes = None
+        resumes = now_ms = None
         limit = NO_LIMIT
         if scope is not None:
             entries |= yield from read_entries(self._delivery, keys, [scope, family_of(scope)])
             entry = entry_of(entries, scope)
             limit = entry.limit if entry else NO_LIMIT
-            count, shown, resumes = yield from self._held(keys, scope)
+            count, shown, stored, now_ms = yield from self._held(keys, scope)
+            resumes = resume_of(stored, limit, now_ms)
         ahead, where, at_least = (int(behind), "lane", False) if word else (0, "", False)
         if ready and fair != "1" and (word == "open" or not lane):
             where = "queue"
@@ -110,6 +114,7 @@ class Waiting:
             paused == "1",
             where,
             at_least,
+            now_ms,
         )
 
     def _ahead(self, keys: QueueKeys, job: JobState, lane: str) -> Plan[tuple[int, bool]]:
@@ -157,10 +162,8 @@ class Waiting:
         in_lanes = yield from piped(self._delivery, keys, commands)
         return len(alive) + beyond + sum(in_lanes), at_least or len(lanes) == AHEAD_MAX
 
-    def _held(
-        self, keys: QueueKeys, scope: str
-    ) -> Plan[tuple[int, tuple[Holder, ...], int | None]]:
-        """How many hold a scope, a few of them, and when it resumes if it is a rate."""
+    def _held(self, keys: QueueKeys, scope: str) -> Plan[tuple[int, tuple[Holder, ...], Any, int]]:
+        """How many hold a scope, a few of them, when it resumes if it is a rate, and Redis' time (Unix ms)."""
         low, high = members(scope)
         count: list[Any] = ["ZLEXCOUNT", keys("holders"), low, high]
         some: list[Any] = ["ZRANGEBYLEX", keys("holders"), low, high, "LIMIT", 0, HOLDERS_SHOWN]
@@ -169,12 +172,12 @@ class Waiting:
                 ["ZCARD", keys("leases")],
                 ["ZRANGE", keys("leases"), 0, HOLDERS_SHOWN - 1],
             )
-        total, found, resumes = yield from self._delivery.ask(
-            [count, some, ["ZSCORE", keys("scheduled"), f"rate|{scope}"]], keys.queue
+        total, found, resumes, time = yield from self._delivery.ask(
+            [count, some, ["ZSCORE", keys("scheduled"), f"rate|{scope}"], ["TIME"]], keys.queue
         )
         ids = [member.rpartition("|")[2] for member in found]
         holders = yield from read_holders(self._delivery, keys, ids)
-        return int(total), tuple(holders), None if resumes is None else int(float(resumes))
+        return int(total), tuple(holders), resumes, int(time[0]) * 1000 + int(time[1]) // 1000
 
 
 def _member(lane: str, job: JobState) -> str:

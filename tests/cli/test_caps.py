@@ -12,6 +12,7 @@ import pytest
 from rq_core import App, Cap, Rate
 from rq_core.app.task import Task
 from rq_core.model.job import Claim
+from rq_core.model.keys import queue_keys
 from rq_core.protocol import claims
 from tests.cli.conftest import CommandLine
 
@@ -62,6 +63,26 @@ def test_a_cap_is_changed_with_who_and_why(
         "version": 1,
         "outcome": "changed",
     }
+
+
+def test_a_rate_resumes_by_the_clock_of_redis_and_no_later_than_its_limit_allows(
+    cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Redis' clock went back by an hour, what was set before lies an hour ahead; it was called 0 s."""
+    task = app.task(queue="mail", caps=[Rate(1, per_seconds=10)])(send)
+    app.apply_settings()
+    enqueue(task, "first", "next")
+    assert len(claim(app)) == 1
+    client = app.client
+    now_ms = client.run(client.calls.reads.now_ms("mail"))
+    keys = queue_keys("mail")
+    late = ["ZADD", keys("scheduled"), now_ms + 3_600_000, "rate|task@10s=send"]
+    client.run(client.calls.delivery.ask([late]))
+    monkeypatch.setattr("time.time", lambda: now_ms / 1000 + 3_600)
+
+    assert re.search(r"resumes +in (9|10) s ", cli.ok("job", "next"))
+    assert re.search(r"resumes in (9|10) s ", cli.ok("caps", "mail"))
+    assert "'rate|task@10s=send' at" in cli("doctor", "mail").stdout
 
 
 def test_a_limit_is_given_back_to_code_and_a_key_to_its_family(

@@ -125,6 +125,13 @@ HANDS: dict[str, tuple[Callable[[Seed], object], set[str]]] = {
         lambda s: s.control.zrem(s.keys("scheduled"), f"rate|{RATE}=h"),
         {"lanes"},
     ),
+    "a rate that is spent further ahead than it can be": (
+        lambda s: (
+            s.control.zadd(s.keys("scheduled"), {f"rate|{RATE}=h": s.now + 3_600_000}),
+            s.control.hset(s.keys("rates"), f"{RATE}=h", (s.now + 3_600_000) * 1000),
+        ),
+        {"scheduled", "rates"},
+    ),
     "times at which nothing goes on": (
         lambda s: s.control.zadd(s.keys("scheduled"), {"caps|tenant": 9e15, "rate|tenant=a": 9e15}),
         {"scheduled"},

@@ -23,7 +23,7 @@ from rq_core.protocol.claims import Claimed, Extended
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Call, Patience
+from rq_core.protocol.plan import Call, Patience, Plan
 from rq_core.scripts.script import Script
 from tests.kit.clock import Clock, timed
 from tests.kit.consistency import assert_consistent
@@ -56,6 +56,8 @@ class Seed:
         self._real_clock = real_clock
         self.clock = Clock(self.control, START_MS, running=not real_clock)
         self.calls = Operations(Delivery(url=url, name=name, scripts=scripts, patience=patience))
+        if not real_clock:
+            self.calls.reads.now_ms = self._now_ms  # type: ignore[method-assign]
         self.client = Client(url, calls=self.calls, wire=wire, sleep=lambda _: None)
 
     def _meet(self, queue: str) -> None:
@@ -90,6 +92,11 @@ class Seed:
         server: Any = self.control
         seconds, micros = server.time()
         return int(seconds * 1_000 + micros // 1_000)
+
+    def _now_ms(self, queue: str) -> Plan[int]:  # noqa: ARG002 - as Reads has it
+        """Reads.now_ms on the test's clock."""
+        yield from ()
+        return self.clock.now_ms
 
     def advance(self, ms: int) -> None:
         """Let time pass while nobody calls: more than two thirds of a lease looks like an outage."""

@@ -53,6 +53,42 @@ def test_a_lane_opens_when_its_rate_resumes(seed: Seed) -> None:
     expect(seed, "next")
 
 
+def taken(seed: Seed) -> int:
+    """How many jobs an idle worker gets that claims again and again."""
+    return sum(len(seed.claim().jobs) for _ in range(8))
+
+
+@pytest.mark.parametrize("scopes", [1, 120], ids=["one", "more than a claim re-evaluates"])
+def test_a_rate_goes_on_within_its_interval_after_the_clock_went_back(
+    seed: Seed, scopes: int
+) -> None:
+    """Its jobs stood still for as long as the clock had gone back."""
+    for family in ("a@10s", "b@10s"):
+        seed.cap(family, "1/10000ms/1")
+    names = [f"{family}={n}" for family in ("a@10s", "b@10s") for n in range(scopes)]
+    for n, name in enumerate(names):
+        seed.enqueue(f"{n}-1", f"{n}-2", scopes=[name])
+    assert taken(seed) == len(names)
+
+    seed.advance(-3_600_000)
+    assert taken(seed) == 0
+    seed.advance(10_000)
+    assert taken(seed) == len(names), waiting_in_vain(seed.snapshot())
+    seed.assert_consistent()
+
+
+def test_a_rate_that_was_raised_goes_on_within_its_new_interval(seed: Seed) -> None:
+    seed.cap("tenant@3600s", "1/3600000ms/1")
+    seed.enqueue("first", "next", scopes=["tenant@3600s=x"])
+    assert taken(seed) == 1
+
+    seed.cap("tenant@3600s", "360/3600000ms/1")
+    assert taken(seed) == 0
+    seed.advance(10_000)
+
+    expect(seed, "next")
+
+
 def test_a_lane_opens_when_the_one_before_it_is_refused_by_another_scope(seed: Seed) -> None:
     """A place in the task is offered to x first; but x itself is full, so y has to be asked next."""
     seed.cap("task=t", 1)

@@ -197,10 +197,14 @@ local function acquire(scope, at)
     return false
   end
   -- Asked again even if its resume is awaited: the limit may have changed since.
-  -- After a change of the limit the time may lie further ahead than any that this limit gives.
+  -- After a change of the limit, or once the clock went back, the time may lie further ahead than any that this limit gives.
+  -- It is written: a rate that is refused would else be as far ahead when it resumes.
   local rate = scope.limit
   local furthest = at * 1000 + rate.slack_us + rate.interval_us
-  local begins = math.max(math.min(scope.arrival_us, furthest), at * 1000)
+  if scope.arrival_us > furthest then
+    scope.arrival_us, scope.spent = furthest, true
+  end
+  local begins = math.max(scope.arrival_us, at * 1000)
   if begins - at * 1000 > rate.slack_us then
     scope.resumes = math.ceil((begins - rate.slack_us) / 1000)
     scope.awaited = true
