@@ -437,8 +437,8 @@ def test_public_names_are_these() -> None:
     """Adding one is a promise, removing one breaks users."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
-        "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob", "Debounce", "Depends",
-        "Expired", "Failed", "GiveUp", "Gone", "HandlerDied", "HandlerSignal", "HandlerTimeout",
+        "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob", "Debounce",
+        "Depends", "Expired", "Failed", "GiveUp", "Gone", "HandlerDied", "HandlerSignal", "HandlerTimeout",
         "IdempotencyMismatch", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled", "JobContext",
         "JobExpired", "JobFailed", "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled",
         "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob",
