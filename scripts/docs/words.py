@@ -34,6 +34,7 @@ ON_PAGES: Final = {
 """What no page, error or help must say besides."""
 
 RIGHT: Final = {
+    "lies.md": "written by scripts/prove/lies, which quotes kinds of lies",
     "mutants.md": "written by scripts/prove/mutants, which quotes the tests",
     "reference/api.md": "generated from docstrings, where None is a value",
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import Column, LargeBinary, Table, Text, text
+from sqlalchemy import Column, Table, text
 
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
@@ -19,6 +19,7 @@ from tests.kit import auditlog
 from tests.kit.liar import lying
 from tests.kit.outbox import StreamWriter
 from tests.kit.story import Story
+from tests.rigs.lies.kinds import lie_about
 
 PROVED: Final = (
     "job", "job_attempt", "claim_minute", "mirror_cursor", "mirror_epoch", "mirror_loss",
@@ -46,19 +47,6 @@ WITHOUT_PROOF: Final = {
     ): "Redis has the same: with another one the mirror and --redis refuse: test_sources.py",
 }
 """Columns in which a lie is not found, and why."""
-
-OTHER_WORDS: Final = {
-    ("job", "state"): ("dead", "ready"),
-    ("job", "priority"): ("low", "high"),
-    ("job_attempt", "outcome"): ("succeeded", "lost"),
-    ("claim_minute", "outcome"): ("succeeded", "lost"),
-    ("mirror_epoch", "kind"): ("gap", "changed"),
-    ("mirror_loss", "kind"): ("orphaned", "restated"),
-    ("quarantine", "kind"): ("refused", "sanitised"),
-    ("job_event", "type"): ("promoted", "pruned"),
-    ("job", "complete"): (0, 1),
-}
-"""Two values that a column's CHECK allows, the second for rows that have the first."""
 
 COLUMNS: Final = [
     (table, column)
@@ -113,19 +101,6 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
         auditlog.drain(mirror)
 
     return Log(database, poison)
-
-
-def lie_about(column: Column[Any], was: Any) -> Any:
-    """Another value of a column."""
-    name = (column.table.name, column.name)
-    if name in OTHER_WORDS:
-        one, other = OTHER_WORDS[name]
-        return other if was == one else one
-    if isinstance(column.type, LargeBinary):
-        return b"another" if was is None else bytes(was) + b"?"
-    if isinstance(column.type, Text):
-        return "another" if was is None else f"{was}?"
-    return 1 if was is None else was + (1_000_003 if column.primary_key else 1)
 
 
 def lies(rows: list[dict[str, Any]], column: Column[Any]) -> Iterator[tuple[dict[str, Any], Any]]:

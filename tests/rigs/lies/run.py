@@ -1,0 +1,64 @@
+"""Lies told one after the other, each to a true log, and what was found of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tests.rigs.lies.judges import JUDGES, Found, look
+from tests.rigs.lies.kinds import Lie, lies
+from tests.rigs.lies.stage import Stage, rows_of
+
+PART: Final = 5
+"""Each so-manieth lie in rows is told on PostgreSQL: verify judges rows in Python, and gets the same from both."""
+
+
+class Outcome(NamedTuple):
+    """What came of one lie."""
+
+    dialect: str
+    kind: str
+    about: str
+    chain: bool
+    """Whether the chain was made again to fit it."""
+    refused: bool
+    """Whether the database itself refused it."""
+    found: Found
+    crashes: list[str]
+    """Errors of judges that were not told in one line: there must be none."""
+
+    @property
+    def line(self) -> str:
+        by = ", ".join(judge for judge in JUDGES if self.found.get(judge)) or "nothing"
+        return f"{self.kind}{', and the chain fits' if self.chain else ''}: {self.about}: found by {by}"
+
+
+def tell_all(stage: Stage, wanted: Callable[[Lie], bool] = lambda _lie: True) -> Iterator[Outcome]:
+    """Tell the lies that are wanted, those in rows once more with a chain that fits."""
+    honest, crashes = look(stage)
+    assert not crashes
+    assert not any(honest.values()), honest
+    for number, lie in enumerate(lies(stage.log)):
+        if wanted(lie) and (stage.log.dialect == "sqlite" or not lie.in_rows or not number % PART):
+            yield from outcomes(stage, lie)
+
+
+def outcomes(stage: Stage, lie: Lie) -> Iterator[Outcome]:
+    """Tell one lie."""
+    told: Found = {}
+    for chain in (False, True) if lie.in_rows else (False,):
+        try:
+            stage.tell(lie, chain_again=chain)
+        except SQLAlchemyError:
+            yield Outcome(stage.database.dialect, lie.kind, lie.about, chain, True, {}, [])
+            stage.restore(lie)
+            continue
+        if lie.in_rows and rows_of(stage.database) == stage.log.rows:
+            continue  # The row said so already, or to make the chain again was to take the lie back.
+        # The chain is nothing to those that compare with Redis.
+        found, crashes = look(stage, at_redis=not chain)
+        told = told | found
+        yield Outcome(stage.database.dialect, lie.kind, lie.about, chain, False, told, crashes)
+        stage.restore(lie)

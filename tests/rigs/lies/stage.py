@@ -1,0 +1,229 @@
+"""A true log on a real server, in which each table has rows, and copies of it to be lied in."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import text
+from sqlalchemy.exc import NoResultFound
+
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, Profile, ties_of
+from rq_core.model.scopes import lane_name
+from rq_core.model.values import DIGEST, pack
+from rq_core.protocol import claims
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.verify import heads, verify
+from sql_audit.store.database import Database
+from sql_audit.store.tables import metadata
+from sql_audit.upkeep.plan import Rules, plan
+from sql_audit.upkeep.prune import prune
+from tests.kit import auditlog
+from tests.kit.liar import forge_chain, lying
+from tests.kit.schemas import lay_schema
+from tests.kit.servers import PostgresServer, RedisServer, engines
+from tests.rigs.lies.kinds import OTHER, QUEUE, Lie, Log
+
+PRUNED = "old"
+DAY = 86_400_000
+DISCARDED = 11
+"""The number of a job that finds its tenant's cap full."""
+COMPARED = (QUEUE, PRUNED)
+"""The queues whose outboxes can be read."""
+
+
+class Stage:
+    """The log, its copies, and Redis beside it."""
+
+    def __init__(self, client: Client, redis_url: str, database: Database) -> None:
+        self.client = client
+        self.redis_url = redis_url
+        self.database = database
+        make(client, database)
+        self.heads = [head.sha256 for head in heads(database)]
+        self.log = Log(database.dialect, rows_of(database))
+        empty = [name for name, rows in self.log.rows.items() if not rows]
+        assert not empty, f"{empty} are empty: a lie about nothing proves nothing"
+        database.close()
+        self._honest = f"{database.address.database}_honest"
+        if database.dialect == "sqlite":
+            with contextlib.closing(sqlite3.connect(database.path)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            shutil.copyfile(database.path, self._honest)
+        else:
+            self._copy(database.address.database, self._honest)
+
+    def restore(self, lie: Lie) -> None:
+        """Take a lie back."""
+        if lie.in_rows and self.database.dialect == "postgresql":
+            # A database is copied in a second, its rows in a tenth of that.
+            with lying(self.database) as connection:
+                for table in metadata.sorted_tables:
+                    connection.execute(table.delete())
+                    connection.execute(table.insert(), self.log.rows[table.name])
+            return
+        self.database.close()
+        if self.database.dialect == "postgresql":
+            self._copy(self._honest, self.database.address.database)
+            return
+        for end in ("", "-wal", "-shm"):
+            Path(f"{self.database.path}{end}").unlink(missing_ok=True)
+        shutil.copyfile(self._honest, self.database.path)
+
+    def tell(self, lie: Lie, *, chain_again: bool) -> None:
+        """Lie. Raises sqlalchemy.exc.SQLAlchemyError if the database refuses it."""
+        if lie.in_rows:
+            with lying(self.database) as connection:
+                lie.tell(connection)
+            if chain_again:
+                with contextlib.suppress(
+                    NoResultFound
+                ):  # There is no name with which it could begin.
+                    forge_chain(self.database)
+            return
+        with self.database.writing(wait=True) as connection:
+            assert connection is not None
+            if self.database.dialect == "postgresql":
+                connection.execute(text("SET LOCAL allow_system_table_mods = on"))
+            lie.tell(connection)
+            connection.commit()
+        self.database.close()
+
+    def _copy(self, source: str | None, target: str | None) -> None:
+        address = self.database.address
+        assert source is not None
+        assert target is not None
+        names = sql.Identifier(target), sql.Identifier(source)
+        with psycopg.connect(
+            host=address.host, port=address.port, user="postgres", autocommit=True
+        ) as connection:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(names[0]))
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY").format(*names)
+            )
+
+
+def make(client: Client, database: Database) -> None:
+    """Have things happen in three queues: one with caps that Redis forgot once, one with an entry that cannot be read,
+    and one that was pruned."""
+
+    def mirror(queue: str) -> None:
+        auditlog.drain(Mirror(Outbox(client), database, queue, limits=BatchLimits(events=12)))
+
+    happen(client)
+    mirror(QUEUE)
+    client.run(client.calls.delivery.ask([["FLUSHALL"]]))
+    happen(client)
+    mirror(QUEUE)
+    for queue in (OTHER, PRUNED):
+        client.run(
+            client.calls.enqueue.many(
+                [NewJob(f"{queue}-{n}", queue, Profile("send"), "{}") for n in range(4)]
+            )
+        )
+        mirror(queue)
+        taken = client.run(claims.claim(queue, "w-1", 4)).jobs
+        mirror(queue)
+        client.run(claims.complete(queue, "w-1", [(job.id, job.fence) for job in taken]))
+        mirror(queue)
+    client.run(client.calls.enqueue.many([NewJob(f"{PRUNED}-new", PRUNED, Profile("send"), "{}")]))
+    mirror(PRUNED)
+    later = int(time.time() * 1000) + 200 * DAY
+    prune(
+        database,
+        plan(database, Rules(90 * DAY, {}), queue=PRUNED, now_ms=later),
+        by="ada",
+        now_ms=later,
+    )
+    [(at, _)] = client.run(
+        client.calls.delivery.ask(
+            [["XREVRANGE", f"rqc:{{{OTHER}}}:outbox", "+", "-", "COUNT", "1"]]
+        )
+    )[0]
+    epoch, _, seq = (at.decode() if isinstance(at, bytes) else at).partition("-")
+    broken = [
+        "XADD",
+        f"rqc:{{{OTHER}}}:outbox",
+        f"{epoch}-{int(seq) + 1}",
+        "type",
+        "unheard of",
+        "by",
+        "-",
+    ]
+    client.run(client.calls.delivery.ask([broken]))
+    mirror(OTHER)
+    record_proofs(database, verify(database))
+
+
+def happen(client: Client) -> None:
+    """The same each time, so that the same lies are told: a job ends in every way, some wait, and one runs."""
+
+    def job(n: int, **ties: Any) -> NewJob:
+        lane = lane_name(2, ["task=send", f"tenant={'acme' if n % 2 else 'wayne'}"])
+        name = f"send/{n}" if ties else ""
+        full = "discard|tenant=acme" if n == DISCARDED else ""
+        made = NewJob(f"job-{n}", QUEUE, Profile("send"), "{}", 0, lane, full)
+        return made._replace(ties=ties_of(**ties), name=name) if ties else made
+
+    def claim(places: int) -> list[tuple[str, str]]:
+        return [
+            (each.id, each.fence) for each in client.run(claims.claim(QUEUE, "w-1", places)).jobs
+        ]
+
+    caps = [("task=send", "4", -1), ("tenant=acme", "2", -1), ("tenant@1s", "500/1000ms/50", -1)]
+    client.run(client.calls.caps.set(QUEUE, caps, why="a test"))
+    client.run(client.calls.enqueue.many([job(n) for n in range(6)]))
+    client.run(client.calls.enqueue.many([job(n, unique="keep", keep_ms=600_000) for n in (6, 8)]))
+    done, failed, given_back, _runs = claim(4)
+    client.run(client.calls.enqueue.many([job(DISCARDED)]))
+    error = '{"type":"ValueError","message":"no"}'
+    client.run(claims.fail(QUEUE, "w-1", [(*failed, "retry", 0, "-", error)]))
+    client.run(claims.rollback(QUEUE, "w-1", [(*given_back, "stopping", "null", "", 0)]))
+    client.run(claims.complete(QUEUE, "w-1", [done], {1: pack('"x"', DIGEST)}))
+    for _ in range(2):
+        again = claim(2)
+        client.run(
+            claims.fail(QUEUE, "w-1", [(*each, "final", 0, "-", error) for each in again[:1]])
+        )
+        client.run(claims.complete(QUEUE, "w-1", again[1:]))
+    client.run(client.calls.admin.cancel(QUEUE, ["job-8"]))
+
+
+def rows_of(database: Database) -> dict[str, list[dict[str, Any]]]:
+    """All rows of all tables, in the order of their keys."""
+    found = {}
+    for table in metadata.sorted_tables:
+        key = ", ".join(column.name for column in table.primary_key)
+        found[table.name] = auditlog.rows(database, f"SELECT * FROM {table.name} ORDER BY {key}")
+    return found
+
+
+@contextlib.contextmanager
+def staged(dialect: str) -> Iterator[Stage]:
+    """A stage with servers of its own."""
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rq-core-lies-")))
+        server = RedisServer(engines()[0], place).start()
+        stack.callback(server.kill)
+        url = str(place / "audit.db")
+        if dialect == "postgresql":
+            postgres = PostgresServer().start()
+            stack.callback(postgres.stop)
+            url = postgres.url(postgres.create_database())
+        database = Database(url)
+        stack.callback(database.close)
+        lay_schema(database)
+        client = stack.enter_context(Client(server.url))
+        yield Stage(client, server.url, database)
