@@ -58,7 +58,8 @@ COMMANDS: Final[Commands] = {
     ),
     "adopt": (
         "place:adopt",
-        "Say that this Redis is where the log's queues are now, after a move or a total loss.",
+        "Say that this Redis is where the log's queues are now: it was moved, lost everything and was used again, or "
+        "its prefix was renamed.",
     ),
     "off": (
         "mirror:off",

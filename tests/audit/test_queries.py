@@ -330,7 +330,7 @@ def test_run_once_and_off_with_the_real_client(valkey_url: str, audit_url: str) 
 WRONG: list[tuple[str, int, list[str], str]] = [
     ("no address", 2, ["report"], "`rq-core queues` says which queues have an audit log"),
     ("no file", 1, ["report", "--audit", "{tmp}/nonesuch.db"], "no audit log at"),
-    ("not a database", 1, ["report", "--audit", "{tmp}/text.db"], "does not answer"),
+    ("not a database", 1, ["report", "--audit", "{tmp}/text.db"], "file is not a database"),
     ("a directory", 1, ["migrate", "--audit", "{tmp}"], "is a directory"),
     (
         "no such directory",

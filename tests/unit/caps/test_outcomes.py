@@ -10,6 +10,7 @@ import pytest
 from rq_core import App, NewJob, ScopeFull
 from rq_core.app.handle import handle_of
 from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.shared_enqueues import SharedEnqueues
 from rq_core.model.job import profile
 from rq_core.protocol.enqueue import Accepted
 
@@ -49,6 +50,9 @@ class Scripted(AsyncClient):
         self.sent: list[list[str]] = []
         self.open: list[str] = []
         self.calls.enqueue.many = lambda jobs, _told=None: [job.id for job in jobs]  # type: ignore[method-assign]
+        self.shared = SharedEnqueues(
+            self.calls.enqueue, lambda call, _through: self.run(list(call.ids))
+        )
 
     async def run(self, what: Any) -> Any:
         ids: list[str] = what
