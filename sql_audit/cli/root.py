@@ -58,8 +58,10 @@ COMMANDS: Final[Commands] = {
     ),
     "adopt": (
         "place:adopt",
-        "Say that this Redis is where the log's queues are now: it was moved, lost everything and was used again, or "
-        "its prefix was renamed.",
+        (
+            "Say that this Redis is where the log's queues are now: it was moved, lost everything and was used again, "
+            "or its prefix was renamed."
+        ),
     ),
     "off": (
         "mirror:off",
