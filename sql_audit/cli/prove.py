@@ -205,6 +205,10 @@ def _document(result: Result) -> dict[str, Any]:
                 "batches": q.batches, "epoch": q.epoch, "number": q.number, "at_ms": q.at_ms,
                 "head": q.head, "live": q.live, "orphans": q.orphans, "restated": q.restated,
                 "counts": q.counts,
+                "set_back": [
+                    {"number": str(back.at), "at_ms": back.at_ms, "by_ms": back.by_ms}
+                    for back in q.set_back
+                ],
                 "losses": [
                     {
                         "number": str(loss.at), "at_ms": loss.at_ms, "orphaned": loss.orphaned,
@@ -239,6 +243,9 @@ def _print_result(result: Result) -> None:
         if found.orphans:
             orphans = counted(found.orphans, "event is orphaned", "events are orphaned")
             say(f"  {orphans}: Redis forgot {'it' if found.orphans == 1 else 'them'}")
+        for back in found.set_back:
+            says = f"Redis' clock went back by {back.by_ms} ms"
+            say(f"  clock: {back.at} {readable(back.at_ms)}: {says}")
         for loss in found.losses:
             known = "lost" if loss.orphaned or loss.jobs else "may be lost"
             say(f"  {known}: {loss.at} {readable(loss.at_ms)}: {loss.says}")

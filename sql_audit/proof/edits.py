@@ -29,6 +29,9 @@ def faults(
             yield "I6", f"says that the job's {name} was {said}, and it was {was}"
     if (facts.get("due_ms"), facts["priority"], facts.get("expires_ms")) == before:
         yield "I6", "changes nothing"
+    new_due = facts.get("due_ms")
+    if new_due is not None and new_due != due and new_due <= at_ms:
+        yield "I6", f"puts the job off to a time that was over {at_ms - new_due} ms before"
     says = _of_lane(facts.get("lane"), lane, Priority(facts["priority"]), priority)
     if says is not None:
         yield "I6", says

@@ -37,6 +37,15 @@ class Note(NamedTuple):
     """Jobs that were alive in a queue that Redis has lost, if the log does not have that loss yet."""
 
 
+class SetBack(NamedTuple):
+    """Redis' clock went back within an epoch. That proves no violation: an operator, or NTP, may set it."""
+
+    at: OutboxId
+    """The first entry with an earlier time than the one before."""
+    at_ms: int
+    by_ms: int
+
+
 class Loss(NamedTuple):
     """What Redis forgot, as an epoch's beginning tells it."""
 

@@ -18,7 +18,7 @@ class Record:
 
     __slots__ = (
         "claims", "due", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses", "priority",
-        "stands", "state", "task", "worker", *_TRAITS,
+        "stands", "state", "task", "unknown", "worker", *_TRAITS,
     )  # fmt: skip
 
     expires: int | None
@@ -44,6 +44,8 @@ class Record:
         self.claims: int | None = None
         self.failures: int | None = None
         self.losses: int | None = None
+        self.unknown: int | None = None
+        """How often it was given back since a worker did not know its task."""
         self.max_attempts: int | None = None
         self.max_losses: int | None = None
         self.fence: str | None = None

@@ -27,11 +27,12 @@ from rq_core.model.events import OutboxId
 from rq_core.model.fields import TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.names import read_stands
-from sql_audit.proof import values
+from sql_audit.proof import contradictions, values
 from sql_audit.proof.beginnings import Beginning, orphaned_by, reasons_of_next
+from sql_audit.proof.contradictions import Fault, Replacing
 from sql_audit.proof.details import facts_in
 from sql_audit.proof.edits import faults
-from sql_audit.proof.findings import VIOLATIONS_KEPT, Loss, Note, Violation
+from sql_audit.proof.findings import VIOLATIONS_KEPT, Loss, Note, SetBack, Violation
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
 from sql_audit.proof.live import Record
 from sql_audit.proof.names import Names
@@ -101,6 +102,8 @@ class Replay:
         self.notes: list[Note] = []
         self.losses: list[Loss] = []
         """What Redis forgot, and the log knows that it did."""
+        self.set_back: list[SetBack] = []
+        """Where Redis' clock went back, the first ones."""
         self.events = self.entries = self.orphans = self.restated = 0
         self.open = True
         """Whether jobs may be alive that the log has not told of yet."""
@@ -126,6 +129,11 @@ class Replay:
         self._before: OutboxId | None = None
         """The entry before that."""
         self._ordinal = -1
+        self._first_row: EventRow = ()
+        """The first row of the last entry."""
+        self._is_paused = False
+        """Whether the queue was paused in this epoch, and not resumed since."""
+        self._replacing = Replacing()
         self._deleted_at: tuple[int, int] | None = None
         """Where an operator last deleted the queue."""
         self._row: EventRow = ()
@@ -137,13 +145,18 @@ class Replay:
             "claimed": self._claimed,
             "succeeded": self._succeeded,
             "discarded": self._discarded,
+            "promoted": self._promoted,
+            "expired": self._expired,
+            "replaced": self._replaced,
+            "retried": self._settled,
+            "died": self._settled,
+            "rolled_back": self._settled,
             "restored": self._restored,
             "edited": self._edited,
             "baseline": self._baseline,
-            "settlement_refused": self._nothing,
+            "settlement_refused": self._refused,
             "freed": self._freed,
-            "paused": self._nothing,
-            "resumed": self._nothing,
+            **dict.fromkeys(("paused", "resumed"), self._paused_or_not),
             "policy_changed": self._policy_changed,
             "cap_changed": self._cap_changed,
             "epoch_started": self._epoch_started,
@@ -153,16 +166,22 @@ class Replay:
 
     def feed(self, rows: Iterable[EventRow]) -> None:
         """Replay rows of job_event, in the order of schema.EVENT_COLUMNS and of their key."""
-        steps = self._steps
+        steps, replacing = self._steps, self._replacing.by_jobs
         for row in rows:
             self._row = row
             self.events += 1
             entry = row[1], row[2]
             if entry == self.at:
                 self._ordinal += 1
+                first = self._first_row
+                if row[5] != first[5] or row[4] != first[4] or row[8] != first[8]:
+                    self._judge(contradictions.of_entry(first, row))
             else:
                 self._next_entry(entry)
                 self.windows.pass_to(row[5])
+                if self._first_row and row[5] < self._first_row[5]:
+                    self._clock_went_back(row)
+                self._first_row = row
             if row[3] != self._ordinal and self._quarantined != entry:
                 self._violated("I5", f"is number {row[3]} of its entry, {self._ordinal} is missing")
                 self._ordinal = row[3]
@@ -175,6 +194,8 @@ class Replay:
             if row[6] is None and row[4] in _OF_JOBS:
                 self._violated("I7", "names no job")
                 continue
+            if replacing and not self._ordinal:
+                self._judge(self._replacing.pass_entry(row[4]))
             try:
                 steps[row[4]](row, row[6])
             except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -185,6 +206,7 @@ class Replay:
         assert self._cut is not None
         self._pass_unknown(self._cut)
         self.at, self._before_cut = self._cut, False
+        self._replacing.forget()
 
     def finish(self) -> None:
         """The log ends here."""
@@ -215,7 +237,18 @@ class Replay:
         if row[5] >= self.since_ms and len(self.notes) < VIOLATIONS_KEPT:
             self.notes.append(Note(OutboxId(row[1], row[2]), row[5], says))
 
+    def _clock_went_back(self, row: EventRow) -> None:
+        before = self._first_row
+        if row[1] == before[1] and row[5] >= self.since_ms and len(self.set_back) < VIOLATIONS_KEPT:
+            self.set_back.append(SetBack(OutboxId(row[1], row[2]), row[5], before[5] - row[5]))
+
+    def _judge(self, faults: Iterable[Fault]) -> None:
+        for invariant, says in faults:
+            self._violated(invariant, says)
+
     def _forget(self) -> None:
+        self._replacing.forget()
+        self._is_paused = False
         self.jobs.clear()
         self.names.clear()
         self.windows.forget()
@@ -284,6 +317,7 @@ class Replay:
 
     def _epoch_started(self, row: EventRow, _: str) -> None:
         facts = _facts(row)
+        self._is_paused = False
         epoch, reason, before = row[1], facts["reason"], self._before
         told = None if facts.get("last") is None else OutboxId.parse(facts["last"])
         if row[2] != 0:
@@ -425,6 +459,7 @@ class Replay:
             self._take_name(record, job_id, dead=state == _DEAD)
         record.failures = facts.get("failures", 0)
         record.losses = facts.get("losses", 0)
+        record.unknown = facts.get("unknown", 0)
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
         return record
@@ -469,12 +504,18 @@ class Replay:
     def _enqueued(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)
         self._use_id(row, job_id)
-        self._begin(row, job_id, facts, _READY if facts.get("due_ms") is None else _SCHEDULED)
+        state = _READY if facts.get("due_ms") is None else _SCHEDULED
+        self._begin(row, job_id, facts, state)
+        if state is _SCHEDULED or "seq" not in facts or "spec" in facts:
+            self._judge(contradictions.of_beginning(facts, row[5], row[9], state))
+        if self._replacing.by_jobs:
+            self._replacing.by_jobs.pop(job_id, None)
 
     def _restored(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)
         self._use_id(row, job_id)
         self._begin(row, job_id, facts, facts["target"])
+        self._judge(contradictions.of_beginning(facts, row[5], row[9], facts["target"]))
 
     def _discarded(self, row: EventRow, job_id: str) -> None:
         if (old := self.jobs.get(job_id)) is not None:
@@ -493,6 +534,8 @@ class Replay:
         if record.expires is not None and row[5] >= record.expires:
             late_ms = row[5] - record.expires
             self._violated("I19", f"begins {late_ms} ms after the job's deadline")
+        if self._is_paused:
+            self._violated("I6", "is claimed while the queue is paused")
         record.state = _RUNNING
         if record.unique is not None and record.stands.how == "claim":
             self.names.end(record.unique, job_id)
@@ -524,6 +567,37 @@ class Replay:
         self.windows.ended(job_id, Event.SUCCEEDED, record.claims, record.once)
         del self.jobs[job_id]
 
+    def _promoted(self, row: EventRow, job_id: str) -> None:
+        if (record := self.jobs.get(job_id)) is not None:
+            self._judge(contradictions.of_promoted(record, row[5]))
+        self._moved(row, job_id)
+
+    def _expired(self, row: EventRow, job_id: str) -> None:
+        if (record := self.jobs.get(job_id)) is not None:
+            self._judge(contradictions.of_expired(_facts(row), record, row[5]))
+        self._moved(row, job_id)
+
+    def _replaced(self, row: EventRow, job_id: str) -> None:
+        if (record := self.jobs.get(job_id)) is not None:
+            self._judge(contradictions.of_replaced(record))
+        self._replacing.add(_facts(row)["by_job"], job_id)
+        self._moved(row, job_id)
+
+    def _settled(self, row: EventRow, job_id: str) -> None:
+        facts, record = _facts(row), self.jobs.get(job_id)
+        if record is not None:
+            self._judge(contradictions.of_settled(Event(row[4]), facts, record, row[5]))
+        self._moved(row, job_id)
+        if "unknown" in facts:
+            self.jobs[job_id].unknown = facts["unknown"]
+
+    def _refused(self, row: EventRow, job_id: str) -> None:
+        if (record := self.jobs.get(job_id)) is not None:
+            self._judge(contradictions.of_refused(_facts(row), record, row[8]))
+
+    def _paused_or_not(self, row: EventRow, _: str) -> None:
+        self._is_paused = row[4] == "paused"
+
     # Any other event, by the table.
 
     def _moved(self, row: EventRow, job_id: str) -> None:
@@ -542,8 +616,7 @@ class Replay:
             if name in _MOST:
                 self._count(record, event, name, facts[told], state)
         for name in effect.zeroes:
-            if name in _MOST:
-                setattr(record, name, 0)
+            setattr(record, name, 0)
         if "expires_ms" in effect.clears:
             record.expires = None
         if facts.get("lane") is not None:

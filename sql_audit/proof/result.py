@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from sql_audit.proof.findings import Loss, Note, Violation
+from sql_audit.proof.findings import Loss, Note, SetBack, Violation
 from sql_audit.times import readable
 
 UNDER_WAY: Final = "a prune up to here is under way, or was interrupted: run it again"
@@ -67,6 +67,8 @@ class QueueResult:
     """Events that Redis forgot and SQL has; they are not part of the history that went on."""
     losses: list[Loss] = field(default_factory=list)
     """What Redis forgot, by the beginnings of the epochs with which it went on."""
+    set_back: list[SetBack] = field(default_factory=list)
+    """Where Redis' clock went back, the first ones."""
     restated: int = 0
     """Baseline events that told another story than the log: repairs."""
     pruned: Pruned | None = None

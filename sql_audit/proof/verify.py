@@ -276,6 +276,7 @@ class _Check:
         self._add_wrong_rows()
         result.violations.sort(key=lambda v: (v.epoch, v.seq, v.ordinal))
         result.notes, result.losses = replay.notes, replay.losses
+        result.set_back = replay.set_back
         result.events, result.entries = replay.events, replay.entries
         result.batches, result.live = self.batches.number, len(replay.jobs)
         result.orphans, result.restated = replay.orphans, replay.restated

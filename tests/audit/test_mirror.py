@@ -31,6 +31,7 @@ def a_day(writer: StreamWriter) -> None:
     error = {"type": "ValueError", "message": "no such\naddress\ttab \\ ü", "traceback": "…"}
     writer.jobs("retried", ["b", fence, writer.now_ms + 5, 1, error], by="w-1")
     writer.jobs("lease_expired", ["c", fence, "w-1", 1, "ready"], by="w-2")
+    writer.now_ms += 50
     writer.jobs("promoted", ["b", 9], ["later", 10], by="w-2")
     fence = writer.jobs("claimed", ["b", 2], ["c", 2], ["later", 1], by="w-2")
     writer.jobs("died", ["b", fence, "attempts", 2, error], by="w-2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from rq_core.model.names import digest_of
 from sql_audit.proof.beginnings import Beginning
 from sql_audit.proof.findings import Violation
 from sql_audit.proof.replay import Replay
+from sql_audit.store.tables import EVENT_COLUMNS
 from tests.kit.story import MemoryWriter, Story
 
 
@@ -97,6 +99,10 @@ def test_a_claim_at_the_deadline_or_later_is_seen(
 def test_a_job_that_expires_is_gone_or_dead(log: MemoryWriter, dead: int | None) -> None:
     """SQL leaves out what is null, so the replay reads an event without the field."""
     enqueue_until(log)
+    if dead:
+        fence = log.jobs("claimed", ["a", 1])
+        log.jobs("retried", ["a", fence, None, 1, None])
+    log.now_ms = UNTIL
     log.jobs("expired", ["a", dead])
 
     found = replay(log)
@@ -115,11 +121,169 @@ def test_a_requeued_job_has_no_deadline_to_keep(log: MemoryWriter) -> None:
     assert [] == replay(log).violations
 
 
+# Events that contradict themselves, or what the log says of their job before.
+
+SPEC = '{"task": "send", "args": {"to":"a@b.c"}, "timeout_ms": 5}'
+ARGUMENTS = digest_of('{"to":"a@b.c"}')
+
+
+def waiting(job_id: str, due_ms: int | None = None, spec: str | None = None) -> list[Any]:
+    seq = 1 if due_ms is None else None
+    return [job_id, seq, due_ms, "send", "normal", 3, 3, ARGUMENTS, None, spec]
+
+
+def promoted(log: MemoryWriter, early_ms: int) -> None:
+    log.jobs("enqueued", waiting("a", UNTIL))
+    log.now_ms = UNTIL - early_ms - 1
+    log.jobs("promoted", ["a", 1])
+
+
+def expired(log: MemoryWriter, early_ms: int | None, dead: int | None = None) -> None:
+    log.jobs("enqueued", [*waiting("a"), None if early_ms is None else UNTIL])
+    log.now_ms = UNTIL - (early_ms or 0) - 1
+    log.jobs("expired", ["a", dead])
+
+
+def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
+    """Job a gives its place to job b, which an entry ``enqueued`` begins; ``another`` begins job d."""
+    log.jobs("enqueued", waiting("a"))
+    for claim in range(claims):
+        fence = log.jobs("claimed", ["a", claim + 1])
+        log.jobs("rolled_back", ["a", fence, None, "late", 0])
+    log.jobs("replaced", ["a", "b"])
+    for kind in kinds:
+        if kind == "discarded":
+            log.jobs(kind, ["c", "send", None, "queue", 1])
+        elif kind == "epoch_started":
+            log.begin(log.epoch + 1_000, "replid_changed", f"{log.epoch}-{log.seq}")
+        else:
+            log.jobs("enqueued", waiting("b" if kind == "enqueued" else "d"))
+    log.queue_event("resumed")
+
+
+def settled(log: MemoryWriter, kind: str, *facts: Any, worker: str = "w-1") -> None:
+    """A claim ends, or a report of it is refused."""
+    log.jobs("enqueued", waiting("a"))
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs(kind, ["a", fence, *facts], by=worker)
+
+
+def paused(log: MemoryWriter, *kinds: str) -> None:
+    log.jobs("enqueued", waiting("a"))
+    for kind in kinds:
+        log.queue_event(kind)
+    log.jobs("claimed", ["a", 1])
+
+
+def two_of_an_entry(log: MemoryWriter, **other: Any) -> None:
+    """The second row of an entry says another event, time or actor."""
+    log.jobs("enqueued", waiting("a"), waiting("b"))
+    row = dict(zip(EVENT_COLUMNS, log.rows[-1], strict=True)) | other
+    log.rows[-1] = tuple(row[name] for name in EVENT_COLUMNS)
+
+
+def beginning(kind: str, *facts: Any) -> Callable[[MemoryWriter], None]:
+    return lambda log: log.jobs(kind, ["a", *facts]) and None
+
+
+def restored(seq: int | None, due_ms: int | None, target: str) -> Callable[[MemoryWriter], None]:
+    return beginning("restored", seq, due_ms, target, "send", "normal", 3, 3, "d", 1, 0, 0, 0, 0)
+
+
+CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
+    "promoted in time": (lambda log: promoted(log, 0), None),
+    "promoted early": (lambda log: promoted(log, 7), "is ready 7 ms before it is due"),
+    "expired in time": (lambda log: expired(log, 0), None),
+    "expired early": (lambda log: expired(log, 7), "expires 7 ms before its deadline"),
+    "expired without a deadline": (lambda log: expired(log, None), "expires, and has no deadline"),
+    "expired to death": (lambda log: expired(log, 0, 1), "is dead after 0 failures and 0 losses"),
+    "enqueued with its JSON": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC)), None),
+    "other arguments": (
+        lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("a@", "e@"))),
+        "its arguments have the digest",
+    ),
+    "another task": (
+        lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("send", "pay"))),
+        "its JSON is of task pay",
+    ),
+    "JSON of nothing": (
+        lambda log: log.jobs("enqueued", waiting("a", None, "{}")),
+        "its JSON is not that of a job",
+    ),
+    "due in the past": (
+        lambda log: log.jobs("enqueued", waiting("a", log.now_ms - 6)),
+        "waits for a time that was over 7 ms before",
+    ),
+    "in line and due": (
+        beginning("enqueued", 1, UNTIL, "send", "normal", 3, 3, "d"),
+        "is scheduled, with place 1 in line and due time",
+    ),
+    "restored": (restored(1, None, "ready"), None),
+    "restored as scheduled": (restored(None, None, "scheduled"), "with place None in line"),
+    "replaced": (lambda log: replaced(log, "discarded", "enqueued"), None),
+    "replaced as Redis fails": (lambda log: replaced(log, "epoch_started"), None),
+    "replaced by none": (lambda log: replaced(log), "replaced by b, which did not begin"),
+    "replaced by a later job": (
+        lambda log: replaced(log, "another", "enqueued"),
+        "replaced by b, which did not begin",
+    ),
+    "replaced after a claim": (
+        lambda log: replaced(log, "enqueued", claims=1),
+        "is replaced after 1 claims",
+    ),
+    "retried for a time in the past": (
+        lambda log: settled(log, "retried", 7, 1, None),
+        "waits for a time that was over",
+    ),
+    "dies of no failure": (
+        lambda log: settled(log, "died", "final", 0, None),
+        "dies of a failure that is not counted",
+    ),
+    "dies unknown": (lambda log: settled(log, "died", "unknown_task", 0, None), None),
+    "given back as unknown": (
+        lambda log: settled(log, "rolled_back", UNTIL, "unknown_task", 1),
+        None,
+    ),
+    "given back as unknown twice": (
+        lambda log: settled(log, "rolled_back", UNTIL, "unknown_task", 2),
+        "was given back as unknown 2 times, by the log 1",
+    ),
+    "refused to another worker": (
+        lambda log: settled(log, "settlement_refused", "complete", "stale", worker="w-2"),
+        None,
+    ),
+    "refused to its worker": (
+        lambda log: settled(log, "settlement_refused", "complete", "stale"),
+        "which is in force",
+    ),
+    "claimed after a pause": (lambda log: paused(log, "paused", "resumed"), None),
+    "claimed in a pause": (lambda log: paused(log, "paused"), "while the queue is paused"),
+    "one entry": (two_of_an_entry, None),
+    "two times in an entry": (lambda log: two_of_an_entry(log, at_ms=7), "in one entry with"),
+    "two actors in an entry": (lambda log: two_of_an_entry(log, worker="x"), "in one entry with"),
+}
+"""What happens, and what the violation says; None: there is none."""
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_an_event_that_contradicts_what_the_log_says_is_seen(log: MemoryWriter, name: str) -> None:
+    happens, says = CONTRADICTIONS[name]
+    happens(log)
+
+    found = [violation.says for violation in replay(log).violations]
+
+    assert len(found) == (says is not None), found
+    assert (says or "") in "".join(found)
+
+
 # Names (I13).
 
 
+NAME = "send/tenant=acme"
+
+
 def named(job_id: str) -> list[Any]:
-    return [job_id, 1, None, "send", "normal", 3, 3, "d", None, None, None, "send/tenant=acme"]
+    return [job_id, 1, None, "send", "normal", 3, 3, "d", None, None, None, NAME]
 
 
 def test_a_name_that_is_taken_twice_is_seen(log: MemoryWriter) -> None:
@@ -133,7 +297,7 @@ def test_a_name_that_is_taken_twice_is_seen(log: MemoryWriter) -> None:
 
 @pytest.mark.parametrize("end", ["succeeded", "died", "cancelled", "replaced", "expired"])
 def test_a_name_is_free_when_its_job_has_ended(log: MemoryWriter, end: str) -> None:
-    log.jobs("enqueued", named("a"))
+    log.jobs("enqueued", [*named("a")[:10], log.now_ms if end == "expired" else None, NAME])
     if end in ("succeeded", "died"):
         fence = log.jobs("claimed", ["a", 1])
         log.jobs(end, ["a", fence, *(["final", 1, None] if end == "died" else [])])
@@ -364,9 +528,11 @@ def test_an_id_is_free_at_its_moment_and_stays_so_if_the_clock_goes_back(
 @pytest.mark.parametrize("end", ["cancelled", "expired", "replaced"])
 def test_an_id_whose_job_was_never_claimed_is_free(log: MemoryWriter, end: str) -> None:
     log.now_ms = ONCE - 1_000
-    log.jobs("enqueued", remembered())
+    first = remembered()
+    first[10] = log.now_ms if end == "expired" else None
+    log.jobs("enqueued", first)
     log.jobs(end, ["a", "b"] if end == "replaced" else ["a"])
-    log.jobs("enqueued", remembered())
+    log.jobs("enqueued", ["b", 1, None, "send", "normal", 3, 3, "d"], remembered())
 
     assert [] == replay(log).violations
 

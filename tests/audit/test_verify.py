@@ -193,7 +193,7 @@ def missing_end(log: Log) -> Row:
     for end in log.events("rolled_back") + log.events("lease_expired"):
         again = [r for r in claimed if r["job_id"] == end["job_id"] and r["seq"] > end["seq"]]
         if again:
-            log.change(end, type="settlement_refused")
+            log.change(end, type="settlement_refused", worker="w-9")
             return again[0]
     raise AssertionError("no job was claimed twice")
 
@@ -316,6 +316,23 @@ def test_a_lie_is_found_though_the_chain_was_forged(
     assert document["verdict"] == "violated"
     assert invariant in {found["invariant"] for found in document["violations"]}
     assert not any(name.startswith("I7") for name, *_ in named)
+
+
+def test_a_clock_that_went_back_is_named_and_no_violation(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    enqueue(writer, "a")
+    writer.now_ms -= 3_600_001
+    enqueue(writer, "b")
+    auditlog.drain(mirror)
+
+    said = command(database, "verify")
+    document = json.loads(command(database, "verify", "--json").stdout)
+
+    assert said.exit_code == 0, said.output
+    assert f"  clock: {writer.epoch}-{writer.seq} " in said.output
+    assert "Redis' clock went back by 3600000 ms" in said.output
+    assert [each["by_ms"] for each in document["queues"][QUEUE]["set_back"]] == [3_600_000]
 
 
 # The chain (I7).

@@ -184,6 +184,7 @@ class Story:
         if self.scheduled:
             job_id = self.scheduled.pop(0)
             self.waiting.append(job_id)
+            self.log.now_ms = max(self.log.now_ms, self.dues[job_id] or 0)
             self.log.jobs("promoted", [job_id, 1])
 
     def _any_running(self, *, flagged: bool = False) -> str | None:
