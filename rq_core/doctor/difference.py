@@ -12,6 +12,8 @@ from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.view import View
 from rq_core.model.names import is_name_field, name_field, read_holder
 from rq_core.model.scopes import is_rate
+from rq_core.model.state_line import SHOWN_MAX
+from rq_core.model.text import shorten
 
 Owner = tuple[str, str]
 """What a member of an index is there for: a job, a lane, a call slot, a rate, a fact of `meta`…"""
@@ -88,8 +90,10 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
         fits = _number(actual) >= want.value
         return None if fits else Edit(key, member, LOWER, str(want.value))
     if isinstance(want, Kept):
-        fits = actual is not None or want.fresh is None
-        return None if fits else Edit(key, member, "", str(want.fresh))
+        is_lost = actual is None and want.fresh is not None
+        is_late = actual is not None and want.most is not None and actual > want.most
+        edit = Edit(key, member, as_text(actual), str(want.fresh))
+        return edit if is_lost or is_late else None
     return None if actual == want else Edit(key, member, as_text(actual), str(want))
 
 
@@ -195,6 +199,10 @@ def _reasons(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> Iterato
         )
     if kind == "id":
         yield from results.reasons(expected.view, name)
+    if kind == "name" and any(edit.key == "slots" and not edit.value for edit in edits):
+        holder = _holder(expected.view.snapshot["slots"][name_field(name)])
+        if expected.view.is_unheard_of(holder):
+            yield f"by the log no job can hold it, and job {shorten(holder, SHOWN_MAX)!r} does"
     if kind == "name" and (at_ms := expected.instants.get(name_field(name))) is not None:
         yield f"it stands until {at_ms} by the log"
 

@@ -48,10 +48,12 @@ INDEXES: Final = (
 
 
 class Kept(NamedTuple):
-    """The value that is there; ``fresh`` if there is none. `+` counts from the server's time on."""
+    """The value that is there; ``fresh`` if there is none, or a higher one than ``most``. `+` counts from the server's
+    time on."""
 
     fresh: str | None
     """None if it cannot be derived."""
+    most: float | None = None
 
 
 class AtLeast(NamedTuple):
@@ -191,7 +193,7 @@ def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
     elif job.state in CLAIMED_STATES:
         if "expires" in job.fields:
             yield "expiring", f"job|{job_id}", Kept(None)
-        yield "leases", job_id, Kept(f"+{view.fact('lease_ms')}")
+        yield "leases", job_id, Kept(f"+{view.fact('lease_ms')}", view.lease_end_max)
         for scope in _counted(job):
             yield "holders", f"{scope}|{job_id}", 0
     elif job.lane is None:
@@ -217,7 +219,7 @@ def _of_slot(expected: Expected, name: str, kept: str) -> Iterator[Entry]:
     if is_name_field(name):
         # A name that stands until an instant is a fact, unless the log has another instant: its job may have ended.
         holder = read_holder(kept)
-        if holder.until_ms is not None:
+        if holder.until_ms is not None and not expected.view.is_unheard_of(holder.job_id):
             until_ms = expected.instants.get(name, holder.until_ms)
             yield "slots", name, f"{holder.job_id} {until_ms}"
             yield "expiring", name_mark(name_in(name)), until_ms

@@ -15,6 +15,7 @@ from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.counted import counted
 from rq_core.model.events import JobRecord
+from rq_core.model.job import spec_fault, spec_of
 from rq_core.model.machine import CLAIMED_STATES, State
 from rq_core.model.scopes import QUEUE
 from rq_core.model.state_line import SHOWN_MAX, Job
@@ -39,11 +40,17 @@ def findings(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator
 
 
 def _specs(expected: Expected) -> Iterator[Finding]:
+    specs, records = expected.view.snapshot["jobs"], expected.view.log.records
     for job_id, job in expected.jobs.items():
-        if job_id not in expected.view.snapshot["jobs"]:
+        if job_id not in specs:
             after = "; the worker that claims it will fail it" if job.state is State.READY else ""
             says = f"job {job_id} is {job.state} and has no arguments{after}"
             yield Finding(Kind.NO_SPEC, says, job_id)
+            continue
+        record = records.get(job_id)
+        digest = None if record is None else record.digest
+        if wrong := spec_fault(spec_of(specs[job_id]), job.fields["task"], digest):
+            yield Finding(Kind.SPEC_DIFFERS, f"job {job_id} is {job.state}, and {wrong}", job_id)
 
 
 def _lineless(view: View) -> Iterator[Finding]:

@@ -18,6 +18,8 @@ class Kind(StrEnum):
     """A state line, or a limit, that no script wrote."""
     NO_SPEC = "no_spec"
     """A live job whose arguments are gone: the worker that claims it can only fail it."""
+    SPEC_DIFFERS = "spec_differs"
+    """A live job whose task, arguments or timeout are not those with which it was enqueued."""
     NO_LINE = "no_line"
     """A job's arguments without its line, and the outbox does not go back far enough to say how the job stood."""
     NO_CAPS = "no_caps"

@@ -10,6 +10,7 @@ from rq_core.model.ends import End, Lives
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
 from rq_core.model.machine import Event
 from rq_core.model.settings import FLAGS, SETTINGS
+from rq_core.model.text import number_in
 
 
 @dataclass
@@ -33,8 +34,10 @@ class Log:
     """Of the last entry; None: there is none."""
     settings: dict[str, str] = field(default_factory=dict)
     """The settings and flags by the last event about each; all of them if the log begins with the queue."""
-    limits: dict[str, str | None] = field(default_factory=dict)
-    """The limits by the last event about each scope; None: it has none of its own any more."""
+    limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
+    """The limits by the last event about each scope, and their versions; None: it has none of its own any more."""
+    lease_max_ms: int = 0
+    """The longest lease that a setting ever allowed, by the events that are there."""
 
     @property
     def records(self) -> dict[str, JobRecord]:
@@ -115,8 +118,11 @@ def note(log: Log, entry: Entry) -> None:
             log.settings["paused"] = "0"
         case Event.POLICY_CHANGED if data.get("field") in (*SETTINGS, *FLAGS):
             log.settings[data["field"]] = str(data["new"])
+            if data["field"] == "lease_ms":
+                known = map(number_in, (data.get("old"), data["new"]))
+                log.lease_max_ms = max(log.lease_max_ms, *(ms or 0 for ms in known))
         case Event.CAP_CHANGED:
-            log.limits[str(data["scope"])] = data.get("new")
+            log.limits[str(data["scope"])] = data.get("new"), data.get("version")
         case Event.EPOCH_STARTED if data.get("reason") == "created":
             # The queue was made again, with the defaults.
             log.settings = {name: str(s.default) for name, s in SETTINGS.items()}

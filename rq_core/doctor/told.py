@@ -89,16 +89,19 @@ def _limits(view: View, log: Log) -> Iterator[Finding]:
     stored = view.snapshot["caps"]
     if not stored:
         return  # That all limits are gone is one finding of its own.
-    for scope, text in sorted(log.limits.items()):
-        actual = view.limits.get(scope)
+    for scope, (text, version) in sorted(log.limits.items()):
+        actual = view.caps.get(scope)
         if scopes.family_of(scope) == scopes.WEIGHT or (scope in stored and actual is None):
             continue  # What cannot be read is a finding of its own, too.
         try:
             logged = None if text is None else Limit.parse(text)
         except (ValueError, TypeError):
             continue
-        if actual != logged:
-            has, had = (str(each or "none") for each in (actual, logged))
+        found = None if actual is None else actual.limit
+        has, had = (str(each or "none") for each in (found, logged))
+        if found == logged and actual is not None and actual.version != version:
+            has, had = f"{has} version={actual.version}", f"{had} version={version}"
+        if has != had:
             says = f"the limit of {scope} is {has} in `caps`, {had} by the log: {_WHY}"
             yield Finding(Kind.LOG_DIFFERS, f"{says}; `rq-core cap` logs how it is to be")
 

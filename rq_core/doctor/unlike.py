@@ -47,8 +47,10 @@ def line_by(
         job = None
     if job is None:
         return line_of(record, caps)
+    if record.state is not None and job.state is not record.state:
+        return line_of(record, caps) if record.complete else _claimed(job, record)
     differs = {name for name, _, _ in unlike(job, record)}
-    if not record.complete or (not differs and job.state is record.state):
+    if not record.complete or not differs:
         return None
     if not in_state:
         return line_of(record, caps)
@@ -63,3 +65,16 @@ def line_by(
     except ValueError:
         return None
     return mended
+
+
+def _claimed(job: Job, record: JobRecord) -> str | None:
+    """Return the line of a job of which the log has the claim in force, and not what came before."""
+    if record.fence is None or record.state is None:
+        return None
+    told = {
+        "claim": record.claims,
+        "fence": record.fence,
+        "by": record.worker,
+        "since": record.since_ms,
+    }
+    return write_line(record.state, {**job.fields, **told})

@@ -25,6 +25,10 @@ UNNAMED: Final = queue_keys("QUEUE")
 """The names in what is to be typed, if it is not told which queue a snapshot is of."""
 
 
+LEASE_TRUSTED_MS: Final = 365 * 86_400_000
+"""The longest lease that is taken for true while the log does not say how long leases were."""
+
+
 @dataclass
 class View:
     """What a snapshot says."""
@@ -94,6 +98,22 @@ class View:
             and (result.at_ms or 0) > log.created_ms
         )
 
+    def is_unheard_of(self, job_id: str) -> bool:
+        """Whether no job can have had an id: the log has all that happened, and does not have it. A restore lets the
+        names of jobs stand that Redis forgot."""
+        log = self.log
+        is_known = job_id in log.records or job_id in self.standing
+        return log.created_ms is not None and not is_known and "restored" not in self.facts
+
+    @property
+    def lease_end_max(self) -> int | None:
+        """The latest moment at which a lease can end (Unix ms); None: that is not known. If the log does not have
+        all, a lease may be from a time when leases were longer."""
+        if self.latest_ms is None:
+            return None
+        longest = self.log.lease_max_ms if self.log.created_ms is not None else LEASE_TRUSTED_MS
+        return self.latest_ms + max(self.fact("lease_ms"), longest)
+
     @cached_property
     def untold(self) -> dict[str, str]:
         """The arguments of jobs without a line of which only the audit log knows how they stood, by id."""
@@ -123,14 +143,19 @@ class View:
         return number_of(self.facts, name)
 
     @cached_property
-    def limits(self) -> dict[str, Limit]:
-        """The stored limits that can be read, by scope or family."""
+    def caps(self) -> dict[str, CapEntry]:
+        """The stored limits that can be read, by scope or family, with their versions."""
         read = {}
         for name, text in self.snapshot["caps"].items():
             if scopes.family_of(name) != scopes.WEIGHT:
                 with suppress(ValueError, KeyError):
-                    read[name] = CapEntry.parse(text).limit
+                    read[name] = CapEntry.parse(text)
         return read
+
+    @cached_property
+    def limits(self) -> dict[str, Limit]:
+        """Those limits alone."""
+        return {name: entry.limit for name, entry in self.caps.items()}
 
     def limit(self, scope: str) -> Limit:
         """Return the limit in force for a scope."""

@@ -6,11 +6,10 @@ with can be compared again. Nothing here compares the times of two calls: the cl
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from rq_core.model.job import spec_fault
 from rq_core.model.machine import Event, State
 from sql_audit.proof.live import Record
 from sql_audit.store.rows import EventRow
@@ -20,7 +19,6 @@ Fault = tuple[str, str]
 """The invariant, and what is wrong."""
 _UNKNOWN: Final = "unknown_"
 """What the reasons begin with for which a job dies without a failure, and waits for another worker."""
-_decode: Final = json.JSONDecoder().raw_decode
 
 
 def of_beginning(
@@ -32,43 +30,12 @@ def of_beginning(
         yield "I6", f"is {state}, with place {facts.get('seq')} in line and due time {due}"
     elif due is not None and due <= at_ms:
         yield "I6", f"waits for a time that was over {at_ms - due} ms before"
-    if "spec" in facts:
-        yield from _of_spec(facts["spec"], task, facts.get("digest"))
-
-
-def _of_spec(spec: str, task: str | None, digest: str | None) -> Iterator[Fault]:
-    """Yield what is wrong with a job's JSON beside its event's task and the digest of its arguments."""
-    try:
-        members = dict(_members(spec))
-        said, arguments = json.loads(members["task"]), members["args"]
-    except (ValueError, KeyError):
-        yield "I6", "its JSON is not that of a job"
-        return
-    except RecursionError:
-        return
-    if said != task:
-        yield "I6", f"its JSON is of task {said}"
-    found = hashlib.sha256(arguments.encode()).hexdigest()[:32]
-    # What SQL cannot keep was replaced.
-    if found != digest and "\ufffd" not in spec:
-        yield "I6", f"its arguments have the digest {found}, and it says {digest}"
-
-
-def _members(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the members of a JSON object: names, and values as they stand there. Raises ValueError if it is not one."""
-    at = text.index("{") + 1
-    while text[at:].strip() != "}":
-        name, at = _decode(text, _past(text, at, ","))
-        begin = _past(text, at, ":")
-        _, at = _decode(text, begin)
-        yield name, text[begin:at]
-
-
-def _past(text: str, at: int, mark: str) -> int:
-    """Where what follows a mark and blanks begins."""
-    while text[at : at + 1] in (mark, " ", "\t", "\n", "\r"):
-        at += 1
-    return at
+    spec = facts.get("spec")
+    if spec is not None:
+        # What SQL cannot keep was replaced.
+        digest = None if "\ufffd" in spec else facts.get("digest") or "none"
+        if wrong := spec_fault(spec, task, digest):
+            yield "I6", wrong
 
 
 def of_promoted(record: Record, at_ms: int) -> Iterator[Fault]:

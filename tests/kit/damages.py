@@ -1,0 +1,121 @@
+"""Damage that a client plants in a queue past the scripts, as one table: what it does, and what is to be said of it.
+
+The doctor is to find it by the outbox (``tests/doctor/test_damages.py``), and with SQL, once the mirror has trimmed the
+outbox (``tests/audit/test_damages.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rq_core.model.job import profile
+from tests.kit.seed import Seed
+
+HOUR_MS = 3_600_000
+YEARS_MS = 10 * 365 * 24 * HOUR_MS
+IN_2286_MS = 9_999_999_999_999
+RATE = "host@10s"
+
+
+class Damage(NamedTuple):
+    """One kind of damage to the queue that ``fill`` makes."""
+
+    plant: Callable[[Seed], object]
+    says: str
+    """What the finding says, at least."""
+    is_mended: bool = True
+    """Whether ``--repair`` brings back what was there; else it leaves everything as it is."""
+
+
+def fill(seed: Seed) -> None:
+    """Make jobs that wait, run, and are spent against a rate."""
+    seed.cap("tenant", 3)
+    seed.cap(RATE, "1/10000ms/1")
+    timed = profile("t", timeout_ms=5_000)
+    seed.enqueue(seed.job("waits", args_json='{"to":"a@b.c"}')._replace(profile=timed))
+    seed.enqueue("rated", "rated-too", scopes=[f"{RATE}=h"], priority="critical")
+    seed.complete(seed.claim_one("rated"))
+    seed.running("runs", scopes=["tenant=a"])
+    seed.enqueue("late", delay_ms=HOUR_MS)
+
+
+def _put(key: str, member: str, value: str) -> Callable[[Seed], object]:
+    return lambda seed: seed.control.hset(seed.keys(key), member, value)
+
+
+def _replace(key: str, member: str, was: str, lie: str) -> Callable[[Seed], object]:
+    def plant(seed: Seed) -> None:
+        has = str(seed.control.hget(seed.keys(key), member))  # type: ignore[arg-type]
+        assert was in has
+        seed.control.hset(seed.keys(key), member, has.replace(was, lie, 1))
+
+    return plant
+
+
+def _name_of_nobody(seed: Seed) -> None:
+    seed.control.hset(seed.keys("slots"), "unique|t/user=7", f"nobody {IN_2286_MS}")
+
+
+def _name_of_nobody_with_its_mark(seed: Seed) -> None:
+    _name_of_nobody(seed)
+    seed.control.zadd(seed.keys("expiring"), {"name|t/user=7": IN_2286_MS})
+
+
+def _rate_spent_for_years(seed: Seed) -> None:
+    until = seed.now + YEARS_MS
+    seed.control.hset(seed.keys("rates"), f"{RATE}=h", str(until * 1000))
+    seed.control.zadd(seed.keys("expiring"), {f"rate|{RATE}=h": until})
+
+
+def _resume_in_years(seed: Seed) -> None:
+    seed.control.zadd(seed.keys("scheduled"), {f"rate|{RATE}=h": seed.now + YEARS_MS})
+
+
+def _lease_for_years(seed: Seed) -> None:
+    seed.control.zadd(seed.keys("leases"), {"runs": seed.now + YEARS_MS})
+
+
+def _running_job_made_ready(seed: Seed) -> None:
+    _replace("state", "runs", "running", "ready")(seed)
+
+
+def _running_job_made_ready_without_its_claim(seed: Seed) -> None:
+    line = seed.state("runs") or ""
+    words = [word for word in line.split(" ")[1:] if word.partition("=")[0] not in ("fence", "by")]
+    seed.control.hset(seed.keys("state"), "runs", " ".join(["ready", *words]))
+
+
+DAMAGES = {
+    "a name that nobody's job holds": Damage(
+        _name_of_nobody, "by the log no job can hold it"
+    ),
+    "a name that nobody's job holds, with its mark": Damage(
+        _name_of_nobody_with_its_mark, "by the log no job can hold it"
+    ),
+    "other arguments": Damage(
+        _replace("jobs", "waits", "a@b.c", "b@b.c"), "its arguments or its timeout are others", False
+    ),
+    "another task": Damage(
+        _replace("jobs", "waits", '"task":"t"', '"task":"u"'), "its JSON is of task 'u'", False
+    ),
+    "another timeout": Damage(
+        _replace("jobs", "waits", "5000", "9000"), "its arguments or its timeout are others", False
+    ),
+    "no timeout": Damage(
+        _replace("jobs", "waits", ',"timeout_ms":5000', ""), "its arguments or its timeout are others", False
+    ),
+    "arguments that cannot be read": Damage(
+        _replace("jobs", "waits", '"task"', '"tusk"'), "its JSON cannot be read", False
+    ),
+    "another version of a limit": Damage(
+        _replace("caps", "tenant", "version=1", "version=7"), "3 version=7 in `caps`, 3 version=1 by the log", False
+    ),
+    "a rate that is spent for years": Damage(_rate_spent_for_years, "the clock went back"),
+    "a rate that goes on in years": Damage(_resume_in_years, "`scheduled` has"),
+    "a lease for years": Damage(_lease_for_years, "`leases` has"),
+    "a running job that was made ready": Damage(_running_job_made_ready, "job runs"),
+    "a running job that was made ready without its claim": Damage(
+        _running_job_made_ready_without_its_claim, "ready by its state, running by the log"
+    ),
+}  # fmt: skip
