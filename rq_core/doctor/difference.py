@@ -12,8 +12,6 @@ from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.view import View
 from rq_core.model.names import is_name_field, name_field, read_holder
 from rq_core.model.scopes import is_rate
-from rq_core.model.state_line import SHOWN_MAX
-from rq_core.model.text import shorten
 
 Owner = tuple[str, str]
 """What a member of an index is there for: a job, a lane, a call slot, a rate, a fact of `meta`…"""
@@ -172,6 +170,7 @@ def findings(expected: Expected, differing: Mapping[Owner, list[Edit]]) -> Itera
             f"{_subject(expected, owner)}: {says}",
             name if kind == "job" else None,
             guarded(expected, owner, edits),
+            owner,
         )
 
 
@@ -198,13 +197,14 @@ def _reasons(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> Iterato
             else "it is spent further ahead than its limit allows: the clock went back"
         )
     if kind == "id":
-        yield from results.reasons(expected.view, name)
-    if kind == "name" and any(edit.key == "slots" and not edit.value for edit in edits):
-        holder = _holder(expected.view.snapshot["slots"][name_field(name)])
-        if expected.view.is_unheard_of(holder):
-            yield f"by the log no job can hold it, and job {shorten(holder, SHOWN_MAX)!r} does"
-    if kind == "name" and (at_ms := expected.instants.get(name_field(name))) is not None:
-        yield f"it stands until {at_ms} by the log"
+        yield from results.reasons(expected.view, name, edits)
+    if kind == "name" and (field := name_field(name)) in expected.instants:
+        at_ms = expected.instants[field]
+        yield (
+            "by the log no job can hold it"
+            if at_ms is None
+            else f"it stands until {at_ms} by the log"
+        )
 
 
 def _says(expected: Expected, name: str, edit: Edit) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.results import Remembered, remembered
-from rq_core.doctor.stands import instants
 from rq_core.doctor.unlike import line_by
 from rq_core.doctor.view import View
 from rq_core.model import scopes
@@ -21,6 +21,7 @@ from rq_core.model.names import (
     name_mark,
     read_holder,
     read_stands,
+    until_instants,
 )
 from rq_core.model.remembered import load_of
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
@@ -63,6 +64,8 @@ class AtLeast(NamedTuple):
 
 
 Want = str | int | Kept | AtLeast
+UNKNOWN: Final = -1
+"""An instant that the log does not say."""
 
 
 def place_in_line(job: Job) -> int:
@@ -124,9 +127,15 @@ class Expected:
         return list(remembered(self.view, self.jobs))
 
     @cached_property
-    def instants(self) -> dict[str, int]:
-        """By field of `slots`, the instant until which a name stands that has another one there."""
-        return instants(self.view)
+    def instants(self) -> dict[str, int | None]:
+        """By field of `slots`, the instant until which a name stands that has another one there; None: no job can
+        have taken it."""
+        found = {}
+        for field, holder in until_instants(self.view.snapshot["slots"]).items():
+            at_ms = _instant_by(self.view, name_in(field), holder.job_id)
+            if at_ms not in (UNKNOWN, holder.until_ms):
+                found[field] = at_ms
+        return found
 
     @cached_property
     def indexes(self) -> dict[str, dict[str, Want]]:
@@ -155,13 +164,10 @@ class Expected:
 def _restored(view: View) -> Iterator[tuple[str, str]]:
     """Yield what the log knows of lines that are lost or unreadable. A lost job needs its arguments, too."""
     specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
-    for job_id, told in view.by_audit.items():
-        if told.line is not None and job_id in specs:
-            yield job_id, told.line
     for job_id, record in view.log.records.items():
         if record.state is not None and (job_id in view.lines or job_id in specs):
             in_state = job_id in view.snapshot["state"]
-            line = line_by(record, view.lines.get(job_id), caps, in_state=in_state)
+            line = line_by(record, view.jobs.get(job_id), caps, in_state=in_state)
             if line is not None:
                 yield job_id, line
 
@@ -219,8 +225,8 @@ def _of_slot(expected: Expected, name: str, kept: str) -> Iterator[Entry]:
     if is_name_field(name):
         # A name that stands until an instant is a fact, unless the log has another instant: its job may have ended.
         holder = read_holder(kept)
-        if holder.until_ms is not None and not expected.view.is_unheard_of(holder.job_id):
-            until_ms = expected.instants.get(name, holder.until_ms)
+        until_ms = expected.instants.get(name, holder.until_ms)
+        if until_ms is not None:
             yield "slots", name, f"{holder.job_id} {until_ms}"
             yield "expiring", name_mark(name_in(name)), until_ms
         return
@@ -229,6 +235,21 @@ def _of_slot(expected: Expected, name: str, kept: str) -> Iterator[Entry]:
     deadline = kept.split(" ")[1:2]
     known = deadline and deadline[0].isascii() and deadline[0].isdigit()
     yield "expiring", f"slot|{name}", int(deadline[0]) if known else Kept(f"+{SLOT_LIFE_MS}")
+
+
+def _instant_by(view: View, name: str, job_id: str) -> int | None:
+    """Return the instant until which a name stands by the log (Unix ms); None: no job can have taken it. Only what the
+    last job of the holder's id said when it took that very name counts, if nothing is missing since."""
+    if not view.has_heard_of(job_id):
+        return None
+    record = view.log.records[job_id] if job_id in view.log.began else None
+    if record is None or record.unique_name != name:
+        return UNKNOWN
+    with suppress(ValueError):
+        stands = read_stands(record.name_stands)
+        if stands.how == "until" and stands.at_ms is not None:
+            return stands.at_ms
+    return UNKNOWN
 
 
 def _results(expected: Expected) -> Iterator[Entry]:

@@ -133,7 +133,7 @@ def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Fin
     for job_id, job in view.jobs.items():
         record = view.log.records.get(job_id)
         if record is None:
-            if view.log.whole:
+            if view.log.whole and job_id not in view.log.doubtful:
                 says = f"job {job_id} is {job.state}, and the log does not have it"
                 yield told(Kind.UNLOGGED, job_id, says)
         elif differs := list(_unlike(job, record)):
@@ -152,6 +152,9 @@ def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Fin
             says = f"job {job_id} is {record.state} by the log, and Redis does not have it"
             if job_id in expected.restored:
                 says += "; its arguments are there, so it can be put back"
+            elif job_id in view.log.only_sql:
+                yield Finding(Kind.LOST, f"{says}; `rq-core audit restore` puts it back", job_id)
+                continue
             yield told(Kind.LOST, job_id, says)
 
 

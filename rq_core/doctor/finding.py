@@ -34,6 +34,10 @@ class Kind(StrEnum):
     """A live job that the log does not have, though it begins with the queue."""
     LOST = "lost"
     """A job that is live by the log, and that Redis does not have."""
+    DRIFT = "drift"
+    """Redis and the audit database differ in what no other finding tells."""
+    UNKNOWN = "unknown"
+    """Why it cannot be told whether they do."""
     LOG_GAP = "log_gap"
     """Numbers are missing in the outbox."""
     LOG_STRAY = "log_stray"
@@ -70,6 +74,11 @@ class Finding:
     job_id: str | None = None
     edits: tuple[Edit, ...] = ()
     """What mends it: carried out together, or not at all."""
+    owner: tuple[str, str] | None = None
+    """Of a difference of indexes: what its members are there for, such as a job, a lane or a name."""
+
+    lost: int | None = None
+    """How many jobs were alive by the log of a queue that Redis has lost."""
 
     @property
     def mendable(self) -> bool:

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from rq_core.model.ends import End, Lives
+from rq_core.model.ends import End, Lives, claim_of
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
 from rq_core.model.machine import Event
+from rq_core.model.remembered import SAME, Result
 from rq_core.model.settings import FLAGS, SETTINGS
 from rq_core.model.text import number_in
 
 
+class Since(NamedTuple):
+    """The entry with which a log begins of which nothing is missing."""
+
+    at: OutboxId
+    at_ms: int
+
+
 @dataclass
 class Log:
-    """The outbox, decoded and folded."""
+    """The outbox, decoded and folded; with an audit database, also what that has."""
 
     lives: Lives = field(default_factory=Lives)
     """The jobs, and how they ended. An end before a gap, or before an entry that cannot be read, is not among those."""
-    created_ms: int | None = None
-    """When the queue was made, if all that has happened since is in the log (Unix ms)."""
+    since: Since | None = None
+    """Its first entry, if all that has happened to the queue is in the log."""
+    made_up: dict[str, str] = field(default_factory=dict)
+    """By id: why no job of it can have left its line in ``results``."""
+    only_sql: Collection[str] = frozenset()
+    """Jobs of which the outbox says nothing."""
+    doubtful: set[str] = field(default_factory=set)
+    """Jobs that are named in entries that cannot be read."""
+    may_be_restored: bool = False
+    """Whether a restore may have let names and ids stand of which only an audit database has the jobs."""
     entries: int = 0
     whole: bool = False
     """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
@@ -49,10 +65,34 @@ class Log:
         """How those jobs left Redis that have not come back since."""
         return self.lives.ends
 
+    @property
+    def began(self) -> dict[str, OutboxId]:
+        """The entries with which the last jobs of ids began, behind which nothing is missing."""
+        return self.lives.began
+
+    def has_heard_of(self, job_id: str) -> bool:
+        """Whether a job can have had an id: the log has it, or does not have all that happened."""
+        return self.since is None or self.may_be_restored or job_id in self.records
+
+    def is_made_up(self, result: Result) -> bool:
+        """Whether no job can have left a line in ``results``. An end with a result that is kept is an event; a line
+        without one may be a restore's, or of a call that another job stands for."""
+        if result.id in self.made_up:
+            return True
+        may_be_untold = self.may_be_restored or result.outcome == SAME or result.id in self.records
+        if result.id in self.ends or (result.until_ms is None and may_be_untold):
+            return False
+        if result.id in self.began and self.records[result.id].state is not None:
+            return True
+        if self.since is None or (result.at_ms or 0) <= self.since.at_ms:
+            return False
+        claim = claim_of(result.fence)
+        return claim is None or claim > self.since.at
+
 
 def read_log(snapshot: Mapping[str, Any]) -> Log:
     """Decode and fold the outbox of a snapshot."""
-    log = Log()
+    log = Log(may_be_restored="audit" in snapshot["meta"])
     before: Entry | None = None
     for entry_id, raw in snapshot["outbox"]:
         if not (number := OutboxId.parse(entry_id)).is_given:
@@ -76,7 +116,7 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
             reason = entry.data["reason"]
             first = reason == "created" and log.entries == 1
             if first:
-                log.created_ms = entry.at_ms
+                log.since = Since(entry.id, entry.at_ms)
             if reason == "created":
                 # The queue was made again, with the defaults.
                 log.settings = {name: str(s.default) for name, s in SETTINGS.items()}
@@ -97,7 +137,7 @@ def _follows(before: Entry, entry: Entry) -> bool:
 def _miss(log: Log) -> None:
     """Something is missing: forget what it may have changed."""
     forget(log)
-    log.created_ms = None
+    log.since = None
     log.lives.miss()
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rq_core.model.job import spec_fault
 from rq_core.model.machine import Event, State
+from rq_core.model.names import digest_of
 from sql_audit.proof.live import Record
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
@@ -92,6 +93,18 @@ def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
     """Yield what is wrong with a row that says another event, time or actor than the first row of its entry."""
     if QUARANTINED not in (first[4], row[4]):
         yield "I6", f"stands in one entry with {first[4]} at {first[5]} by {first[8]}"
+
+
+def of_value(facts: Mapping[str, Any], *, is_kept: bool | None) -> Iterator[str]:
+    """Yield what is wrong with what ``succeeded`` says of a value. ``is_kept``: whether the job's result is kept; None:
+    that is not known."""
+    digest, value = facts.get("value_digest"), facts.get("value")
+    if digest is None and value is None:
+        return
+    if is_kept is False:
+        yield "tells a value, and the job keeps no result"
+    if value is not None and digest_of(value) != digest:
+        yield f"its value has another digest than {digest}"
 
 
 class Replacing:

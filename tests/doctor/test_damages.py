@@ -37,8 +37,7 @@ def test_damage_is_found_and_mended(seed: Seed, name: str) -> None:
     damage.plant(seed)
     planted = contents(seed)
 
-    (found,) = look(seed)
-    assert damage.says in found.says
+    assert any(damage.says in found.says for found in look(seed))
     left = mend(seed)
 
     assert bool(left) is not damage.is_mended

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rq_core.doctor import Finding
-from rq_core.doctor.kept import value_by
+from rq_core.doctor.results import value_by
 from rq_core.model.ends import End
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
@@ -201,6 +201,7 @@ def test_a_line_that_is_older_than_the_log_stays(seed: Seed) -> None:
 
 def test_what_a_restore_lets_be_remembered_is_no_lie(seed: Seed) -> None:
     """No event tells of it: its job ended in what Redis forgot. Another job of the id had ended before."""
+    seed.attach()
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
     seed.advance(20)

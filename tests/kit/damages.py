@@ -7,15 +7,18 @@ outbox (``tests/audit/test_damages.py``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rq_core.model.job import profile
+from rq_core.model.values import pack
 from tests.kit.seed import Seed
 
 HOUR_MS = 3_600_000
 YEARS_MS = 10 * 365 * 24 * HOUR_MS
 IN_2286_MS = 9_999_999_999_999
 RATE = "host@10s"
+CALL = "=" + "70c5" * 8
+THROTTLED = "t/user=9"
 
 
 class Damage(NamedTuple):
@@ -29,7 +32,23 @@ class Damage(NamedTuple):
 
 
 def fill(seed: Seed) -> None:
-    """Make jobs that wait, run, and are spent against a rate."""
+    """Make jobs that ended in every way and are remembered, that wait, run, and are spent against a rate."""
+    both: dict[str, Any] = {"remember_ms": 2 * HOUR_MS, "call": CALL, "keep_ms": HOUR_MS}
+    seed.enqueue("done", **both)
+    seed.complete(seed.claim_one("done"), values={1: pack('"d"')})
+    seed.enqueue("plain", keep_ms=HOUR_MS)
+    seed.complete(seed.claim_one("plain"), values={1: pack('"p"')})
+    seed.enqueue("once", remember_ms=2 * HOUR_MS, call=CALL)
+    seed.complete(seed.claim_one("once"))
+    seed.dead("dead", **both)
+    seed.prune("dead")
+    seed.fail(seed.cancelling("stopped", **both))
+    seed.enqueue("withdrawn", keep_ms=HOUR_MS)
+    seed.cancel("withdrawn")
+    for job_id in ("old", "new"):
+        seed.enqueue(job_id, name="t/r", unique="replace", keep_ms=HOUR_MS, delay_ms=HOUR_MS)
+    seed.enqueue("throttled", name=THROTTLED, unique="keep", window_ms=HOUR_MS)
+    seed.complete(seed.claim_one("throttled"))
     seed.cap("tenant", 3)
     seed.cap(RATE, "1/10000ms/1")
     timed = profile("t", timeout_ms=5_000)
@@ -46,7 +65,7 @@ def _put(key: str, member: str, value: str) -> Callable[[Seed], object]:
 
 def _replace(key: str, member: str, was: str, lie: str) -> Callable[[Seed], object]:
     def plant(seed: Seed) -> None:
-        has = str(seed.control.hget(seed.keys(key), member))  # type: ignore[arg-type]
+        has = str(seed.control.hget(seed.keys(key), member))
         assert was in has
         seed.control.hset(seed.keys(key), member, has.replace(was, lie, 1))
 
@@ -86,6 +105,62 @@ def _running_job_made_ready_without_its_claim(seed: Seed) -> None:
     seed.control.hset(seed.keys("state"), "runs", " ".join(["ready", *words]))
 
 
+def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
+    """A word of a line of ``results``, of which the queue's facts have the length."""
+
+    def plant(seed: Seed) -> None:
+        before = str(seed.control.hget(seed.keys("results"), job_id))
+        _replace("results", job_id, was, lie)(seed)
+        after = str(seed.control.hget(seed.keys("results"), job_id))
+        seed.control.hincrby(seed.keys("meta"), "results_bytes", len(after) - len(before))
+
+    return plant
+
+
+def _moment_of_a_name(by_ms: int) -> Callable[[Seed], object]:
+    def plant(seed: Seed) -> None:
+        field = f"unique|{THROTTLED}"
+        job_id, until = str(seed.control.hget(seed.keys("slots"), field)).split(" ")
+        seed.control.hset(seed.keys("slots"), field, f"{job_id} {int(until) + by_ms}")
+        seed.control.zadd(seed.keys("expiring"), {f"name|{THROTTLED}": int(until) + by_ms})
+
+    return plant
+
+
+WORDS = [
+    ("done", " task=t", " task=u"),
+    ("done", " until=1", " until=2"),
+    ("done", " until=1", " until=0"),
+    ("done", " once=1", " once=2"),
+    ("done", " call=70c5", " call=70c6"),
+    ("done", " call=" + "70c5" * 8, ""),
+    ("done", " at=1", " at=2"),
+    ("done", "succeeded", "cancelled"),
+    ("done", " fence=1", " fence=2"),
+    ("done", " bytes=3", " bytes=9"),
+    ("done", " until=1", " job=evil until=1"),
+    ("done", "succeeded", "replaced job=evil"),
+    ("plain", " until=1", " until=2"),
+    ("plain", " task=t", " task=u"),
+    ("plain", " fence=1", " fence=2"),
+    ("once", " at=1", " at=2"),
+    ("once", " fence=1", " fence=2"),
+    ("once", " once=1", " once=2"),
+    ("once", " call=70c5", " call=70c6"),
+    ("once", "succeeded", "dead"),
+    ("dead", " at=1", " at=2"),
+    ("dead", " reason=final", " reason=poison"),
+    ("dead", "dead", "expired"),
+    ("stopped", " fence=1", " fence=2"),
+    ("withdrawn", " at=1", " at=2"),
+    ("withdrawn", " until=1", " until=2"),
+    ("withdrawn", "cancelled", "expired"),
+    ("old", " job=new", " job=mark"),
+    ("old", " until=1", " until=2"),
+    ("old", " until=1", " task=evil until=1"),
+]
+"""Words of lines of ``results``: the id, the word, and what is planted in its place."""
+
 DAMAGES = {
     "a name that nobody's job holds": Damage(
         _name_of_nobody, "by the log no job can hold it"
@@ -118,4 +193,10 @@ DAMAGES = {
     "a running job that was made ready without its claim": Damage(
         _running_job_made_ready_without_its_claim, "ready by its state, running by the log"
     ),
+    "a name that stands for longer": Damage(_moment_of_a_name(60_000), "by the log"),
+    "a name that stands for less time": Damage(_moment_of_a_name(-60_000), "by the log"),
+    **{
+        f"{lie or 'nothing'} instead of {was} of {job_id}": Damage(_word(job_id, was, lie), "by the log")
+        for job_id, was, lie in WORDS
+    },
 }  # fmt: skip
