@@ -167,7 +167,13 @@ def _restored(view: View) -> Iterator[tuple[str, str]]:
     for job_id, record in view.log.records.items():
         if record.state is not None and (job_id in view.lines or job_id in specs):
             in_state = job_id in view.snapshot["state"]
-            line = line_by(record, view.jobs.get(job_id), caps, in_state=in_state)
+            line = line_by(
+                record,
+                view.jobs.get(job_id),
+                caps,
+                in_state=in_state,
+                has_holes=view.log.has_holes,
+            )
             if line is not None:
                 yield job_id, line
 

@@ -70,6 +70,11 @@ class Log:
         """The entries with which the last jobs of ids began, behind which nothing is missing."""
         return self.lives.began
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether events may be missing, so that a job may stand otherwise than the log says."""
+        return bool(self.gaps or self.unreadable or self.strays)
+
     def has_heard_of(self, job_id: str) -> bool:
         """Whether a job can have had an id: the log has it, or does not have all that happened."""
         return self.since is None or self.may_be_restored or job_id in self.records

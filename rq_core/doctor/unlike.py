@@ -33,14 +33,22 @@ def unlike(job: Job, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
 
 
 def line_by(
-    record: JobRecord, job: Job | None, caps: Container[str], *, in_state: bool
+    record: JobRecord,
+    job: Job | None,
+    caps: Container[str],
+    *,
+    in_state: bool,
+    has_holes: bool,
 ) -> str | None:
     """Return the line that a job is to have by all of its log: its own with the log's fields, or the log's if its own
-    is lost. That is so if it has none (``job`` is None), if its own cannot be read, if it is in another state, and if
-    it is not ``in_state`` and not what `jobs` would say of a job that only waits. None if nothing is to be put back."""
+    is lost. That is so if it has none (``job`` is None), if its own cannot be read, if it is in another state and the
+    log has no holes, and if it is not ``in_state`` and not what `jobs` would say of a job that only waits. None if
+    nothing is to be put back."""
     if job is None:
         return line_of(record, caps)
     if job.state is not record.state:
+        if has_holes:
+            return None
         return line_of(record, caps) if record.complete else _claimed(job, record)
     differs = {name for name, _, _ in unlike(job, record)} if record.complete else set()
     if differs and not in_state:

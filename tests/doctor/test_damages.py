@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -44,3 +44,43 @@ def test_damage_is_found_and_mended(seed: Seed, name: str) -> None:
     assert contents(seed) == (before if damage.is_mended else planted)
     if damage.is_mended:
         assert_consistent(seed.snapshot())
+
+
+def gap(seed: Seed, at: str) -> None:
+    seed.control.xdel(seed.keys("outbox"), at)
+
+
+def unreadable(seed: Seed, at: str) -> None:
+    """Write the events again, one of them as another release would."""
+    entries = seed.snapshot()["outbox"]
+    seed.control.delete(seed.keys("outbox"))
+    for entry_id, fields in entries:
+        told = fields | {"type": "news"} if entry_id == at else fields
+        seed.control.xadd(seed.keys("outbox"), told, id=entry_id)
+
+
+@pytest.mark.parametrize("hide", [gap, unreadable])
+def test_a_job_runs_on_whose_claim_is_missing_in_the_log(
+    seed: Seed, hide: Callable[[Seed, str], None]
+) -> None:
+    """By the events that are left it would be ready, and run twice."""
+    line = seed.state("runs")
+    assert line is not None
+    hide(seed, line.partition(" fence=")[2].partition(" ")[0])
+
+    mend(seed)
+
+    assert seed.state("runs") == line
+    assert "runs" in seed.snapshot()["leases"]
+
+
+def test_a_job_runs_on_whose_claim_has_a_number_that_no_script_gives(seed: Seed) -> None:
+    epoch = seed.meta("epoch")
+    seed.control.xadd(seed.keys("outbox"), {"colour": "blue"}, id=f"{epoch}-{2**63}")
+    (claimed,) = seed.claim(1).jobs
+    line = seed.state(claimed.id)
+
+    mend(seed)
+
+    assert seed.state(claimed.id) == line
+    assert claimed.id in seed.snapshot()["leases"]
