@@ -95,11 +95,14 @@ def _limits(view: View) -> Iterator[tuple[str, str]]:
             continue
         found = None if actual is None else actual.limit
         has, had = (str(each or "none") for each in (found, logged))
+        how = "`rq-core cap` logs how it is to be"
         if found == logged and actual is not None and actual.version != version:
+            # The next change goes on from there, and by the log it skips a version.
             has, had = f"{has} version={actual.version}", f"{had} version={version}"
+            entry = stored[scope].replace(f"version={actual.version}", f"version={version}", 1)
+            how = f"`redis-cli HSET '{view.keys('caps')}' {scope} '{entry}'` sets it back"
         if has != had:
-            differs = f"the limit of {scope} is {has} in `caps`, {had} by the log"
-            yield differs, "`rq-core cap` logs how it is to be"
+            yield f"the limit of {scope} is {has} in `caps`, {had} by the log", how
 
 
 def _rows(view: View) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -84,3 +85,15 @@ def test_a_job_runs_on_whose_claim_has_a_number_that_no_script_gives(seed: Seed)
 
     assert seed.state(claimed.id) == line
     assert claimed.id in seed.snapshot()["leases"]
+
+
+def test_the_version_of_a_limit_is_set_back_by_what_the_finding_says(seed: Seed) -> None:
+    """Else the next change goes on from the wrong one, and verify calls an honest log violated."""
+    before = contents(seed)
+    DAMAGES["another version of a limit"].plant(seed)
+
+    (found,) = look(seed)
+    command = found.says.partition("`redis-cli ")[2].partition("` sets it back")[0]
+    seed.control.execute_command(*shlex.split(command))  # type: ignore[no-untyped-call]
+
+    assert contents(seed) == before

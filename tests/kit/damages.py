@@ -19,6 +19,9 @@ IN_2286_MS = 9_999_999_999_999
 RATE = "host@10s"
 CALL = "=" + "70c5" * 8
 THROTTLED = "t/user=9"
+"""The name of a job that has ended."""
+HELD = "t/user=8"
+"""The name of a job that waits."""
 
 
 class Damage(NamedTuple):
@@ -27,6 +30,7 @@ class Damage(NamedTuple):
     plant: Callable[[Seed], object]
     says: str
     """What the finding says, at least."""
+    invariant: str = "I8"
     is_mended: bool = True
     """Whether ``--repair`` brings back what was there; else it leaves everything as it is."""
 
@@ -49,6 +53,7 @@ def fill(seed: Seed) -> None:
         seed.enqueue(job_id, name="t/r", unique="replace", keep_ms=HOUR_MS, delay_ms=HOUR_MS)
     seed.enqueue("throttled", name=THROTTLED, unique="keep", window_ms=HOUR_MS)
     seed.complete(seed.claim_one("throttled"))
+    seed.enqueue("held", name=HELD, unique="keep", window_ms=HOUR_MS, delay_ms=HOUR_MS)
     seed.cap("tenant", 3)
     seed.cap(RATE, "1/10000ms/1")
     timed = profile("t", timeout_ms=5_000)
@@ -117,12 +122,14 @@ def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
     return plant
 
 
-def _moment_of_a_name(by_ms: int) -> Callable[[Seed], object]:
+def _moment(name: str, by_ms: int) -> Callable[[Seed], object]:
+    """The instant until which a name stands, in all places that have it but the log."""
+
     def plant(seed: Seed) -> None:
-        field = f"unique|{THROTTLED}"
+        field = f"unique|{name}"
         job_id, until = str(seed.control.hget(seed.keys("slots"), field)).split(" ")
         seed.control.hset(seed.keys("slots"), field, f"{job_id} {int(until) + by_ms}")
-        seed.control.zadd(seed.keys("expiring"), {f"name|{THROTTLED}": int(until) + by_ms})
+        seed.control.zadd(seed.keys("expiring"), {f"name|{name}": int(until) + by_ms})
 
     return plant
 
@@ -163,28 +170,29 @@ WORDS = [
 
 DAMAGES = {
     "a name that nobody's job holds": Damage(
-        _name_of_nobody, "by the log no job can hold it"
+        _name_of_nobody, "by the log no job can hold it", "I13"
     ),
     "a name that nobody's job holds, with its mark": Damage(
-        _name_of_nobody_with_its_mark, "by the log no job can hold it"
+        _name_of_nobody_with_its_mark, "by the log no job can hold it", "I13"
     ),
     "other arguments": Damage(
-        _replace("jobs", "waits", "a@b.c", "b@b.c"), "its arguments or its timeout are others", False
+        _replace("jobs", "waits", "a@b.c", "b@b.c"), "its arguments or its timeout are others", is_mended=False
     ),
     "another task": Damage(
-        _replace("jobs", "waits", '"task":"t"', '"task":"u"'), "its JSON is of task 'u'", False
+        _replace("jobs", "waits", '"task":"t"', '"task":"u"'), "its JSON is of task 'u'", is_mended=False
     ),
     "another timeout": Damage(
-        _replace("jobs", "waits", "5000", "9000"), "its arguments or its timeout are others", False
+        _replace("jobs", "waits", "5000", "9000"), "its arguments or its timeout are others", is_mended=False
     ),
     "no timeout": Damage(
-        _replace("jobs", "waits", ',"timeout_ms":5000', ""), "its arguments or its timeout are others", False
+        _replace("jobs", "waits", ',"timeout_ms":5000', ""), "its arguments or its timeout are others", is_mended=False
     ),
     "arguments that cannot be read": Damage(
-        _replace("jobs", "waits", '"task"', '"tusk"'), "its JSON cannot be read", False
+        _replace("jobs", "waits", '"task"', '"tusk"'), "its JSON cannot be read", is_mended=False
     ),
     "another version of a limit": Damage(
-        _replace("caps", "tenant", "version=1", "version=7"), "3 version=7 in `caps`, 3 version=1 by the log", False
+        _replace("caps", "tenant", "version=1", "version=7"),
+        "3 version=7 in `caps`, 3 version=1 by the log", is_mended=False,
     ),
     "a rate that is spent for years": Damage(_rate_spent_for_years, "the clock went back"),
     "a rate that goes on in years": Damage(_resume_in_years, "`scheduled` has"),
@@ -193,10 +201,13 @@ DAMAGES = {
     "a running job that was made ready without its claim": Damage(
         _running_job_made_ready_without_its_claim, "ready by its state, running by the log"
     ),
-    "a name that stands for longer": Damage(_moment_of_a_name(60_000), "by the log"),
-    "a name that stands for less time": Damage(_moment_of_a_name(-60_000), "by the log"),
     **{
-        f"{lie or 'nothing'} instead of {was} of {job_id}": Damage(_word(job_id, was, lie), "by the log")
+        f"{name} stands {by_ms} ms longer": Damage(_moment(name, by_ms), "by the log", "I13")
+        for name in (THROTTLED, HELD)
+        for by_ms in (-60_000, 60_000)
+    },
+    **{
+        f"{lie or 'nothing'} instead of {was} of {job_id}": Damage(_word(job_id, was, lie), "by the log", "I14")
         for job_id, was, lie in WORDS
     },
 }  # fmt: skip
