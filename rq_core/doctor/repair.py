@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from rq_core.connections.client import Client
-from rq_core.doctor import difference, facts
-from rq_core.doctor.expected import LISTS, Expected
+from rq_core.doctor import comparison, facts
 from rq_core.doctor.finding import Finding, Kind
+from rq_core.doctor.image import LISTS, Image
 from rq_core.doctor.log import Log, read_log
 from rq_core.doctor.view import UNNAMED, View
 from rq_core.model.keys import QueueKeys, queue_keys
@@ -48,10 +48,10 @@ def examine(
     """Say what in a snapshot (see Operations.snapshot) does not agree. ``keys`` names what an operator is to type.
     ``log`` is what the log says; None: only the outbox is asked. ``now_ms`` is Redis' time after the snapshot; None:
     moments that are too far ahead are not looked for."""
-    expected = Expected(View(snapshot, keys, log or read_log(snapshot), now_ms))
-    differing = difference.differences(expected)
-    of_facts = list(facts.findings(expected, differing))
-    return [*difference.findings(expected, differing), *of_facts]
+    image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
+    differing = comparison.differences(image)
+    of_facts = list(facts.findings(image, differing))
+    return [*comparison.findings(image, differing), *of_facts]
 
 
 def diagnose(

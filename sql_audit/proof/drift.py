@@ -23,8 +23,8 @@ from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.connections.client import Client
 from rq_core.doctor import Finding, Kind, Look, examined
+from rq_core.doctor.line import unlike
 from rq_core.doctor.log import read_log
-from rq_core.doctor.unlike import unlike
 from rq_core.errors import ServerUnsuitable
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.state_line import lines_of_jobs, read_job

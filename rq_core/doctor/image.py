@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from rq_core.doctor.line import line_by
 from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.results import Remembered, remembered
-from rq_core.doctor.unlike import line_by
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
@@ -78,7 +78,7 @@ def _counted(job: Job) -> list[str]:
     return [scope for scope in scopes.scopes_of(job.lane or "") if scopes.is_counted(scope)]
 
 
-class Expected:
+class Image:
     """A queue as it must be."""
 
     def __init__(self, view: View) -> None:
@@ -178,11 +178,11 @@ def _restored(view: View) -> Iterator[tuple[str, str]]:
                 yield job_id, line
 
 
-def _recounted(expected: Expected) -> Iterator[tuple[str, str]]:
+def _recounted(image: Image) -> Iterator[tuple[str, str]]:
     """Yield the lines of claimed jobs whose lane must name their task, since it has a limit, and does not."""
-    for job_id, job in expected.in_state(*CLAIMED_STATES):
+    for job_id, job in image.in_state(*CLAIMED_STATES):
         task = f"{scopes.TASK}={job.fields['task']}"
-        if task in expected.view.snapshot["caps"] and task not in scopes.scopes_of(job.lane or ""):
+        if task in image.view.snapshot["caps"] and task not in scopes.scopes_of(job.lane or ""):
             fields = {**job.fields, "lane": with_task(job.lane, job.rank, task)}
             yield job_id, write_line(job.state, fields)
 
@@ -227,11 +227,11 @@ def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
         yield "blocked", f"{place.on}|{place.order:016}|{lane}", 0
 
 
-def _of_slot(expected: Expected, name: str, kept: str) -> Iterator[Entry]:
+def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
     if is_name_field(name):
         # A name that stands until an instant is a fact, unless the log has another instant: its job may have ended.
         holder = read_holder(kept)
-        until_ms = expected.instants.get(name, holder.until_ms)
+        until_ms = image.instants.get(name, holder.until_ms)
         if until_ms is not None:
             yield "slots", name, f"{holder.job_id} {until_ms}"
             yield "expiring", name_mark(name_in(name)), until_ms
@@ -258,9 +258,9 @@ def _instant_by(view: View, name: str, job_id: str) -> int | None:
     return UNKNOWN
 
 
-def _results(expected: Expected) -> Iterator[Entry]:
+def _results(image: Image) -> Iterator[Entry]:
     """Yield what is remembered of ids whose jobs have ended, and up to when."""
-    for kept in expected.remembered:
+    for kept in image.remembered:
         if kept.value is not None:
             yield "returned", kept.id, kept.value
         yield "results", kept.id, kept.line
@@ -296,36 +296,36 @@ def _resumes(view: View) -> Iterator[Entry]:
                 yield "scheduled", member, latest
 
 
-def _turns(expected: Expected) -> Iterator[Entry]:
+def _turns(image: Image) -> Iterator[Entry]:
     """In a fair queue, a lane ahead of the clock stands where its key's last job ended: `fair` knows it."""
-    view = expected.view
+    view = image.view
     if view.fact("fair"):
         ends: Counter[str] = Counter()
-        for lane, place in expected.places.items():
+        for lane, place in image.places.items():
             if place.tag > view.fact("fair_clock"):
                 ends[fair_key(lane)] = max(place.tag, ends[fair_key(lane)])
         for key, end in ends.items():
             yield "fair", key, AtLeast(end)
 
 
-def _facts(expected: Expected) -> Iterator[Entry]:
-    view, snapshot = expected.view, expected.view.snapshot
+def _facts(image: Image) -> Iterator[Entry]:
+    view, snapshot = image.view, image.view.snapshot
     if not view.facts.get("epoch"):
         return  # a handshake writes them first
-    given = max(map(place_in_line, expected.jobs.values()), default=0)
+    given = max(map(place_in_line, image.jobs.values()), default=0)
     yield "meta", "sequence", AtLeast(max(view.log.seq_max, given))
-    ready = {i: job.rank for i, job in expected.in_state(State.READY) if job.lane is None}
+    ready = {i: job.rank for i, job in image.in_state(State.READY) if job.lane is None}
     listed = {(i, rank) for rank, key in enumerate(LISTS) for i in snapshot[key]}
     entries = sum(len(snapshot[key]) for key in LISTS)
     nowhere = entries - len(listed & ready.items())
     if view.facts.get("tombstones", "0") != str(nowhere):
         yield "meta", "tombstones", str(nowhere)
     # A line that is to change is counted again once it has changed.
-    lines = [snapshot["results"][each.id] for each in expected.remembered]
+    lines = [snapshot["results"][each.id] for each in image.remembered]
     size = sum(len(bytes_of(line)) for line in lines)
     if view.facts.get("results_bytes", "0") != str(size):
         yield "meta", "results_bytes", str(size)
-    tied = {name for job in expected.jobs.values() for name in job.fields} & {
+    tied = {name for job in image.jobs.values() for name in job.fields} & {
         "expires", "unique", "once", "keep",
     }  # fmt: skip
     if tied or lines:
