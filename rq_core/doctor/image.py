@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -64,6 +64,8 @@ class AtLeast(NamedTuple):
 
 
 Want = str | int | Kept | AtLeast
+ANY: Final = Kept(None)
+"""Whatever is there."""
 UNKNOWN: Final = -1
 """An instant that the log does not say."""
 
@@ -85,10 +87,10 @@ class Image:
         self.view = view
         self.restored = dict(_restored(view))
         """State lines that are lost or unreadable, or have other fields than the log, as the log has them."""
-        self.jobs = view.jobs | {i: read_job(i, line) for i, line in self.restored.items()}
+        self.jobs = _with_lines(view.jobs, self.restored)
         recounted = dict(_recounted(self))
         self.lines = self.restored | recounted
-        self.jobs |= {i: read_job(i, line) for i, line in recounted.items()}
+        self.jobs = _with_lines(self.jobs, recounted)
         self.lanes: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
         """The places in line and the ids of the jobs that wait in each lane, in order."""
         for job_id, job in self.in_state(State.READY):
@@ -161,6 +163,11 @@ class Image:
         return found
 
 
+def _with_lines(jobs: dict[str, Job], lines: Mapping[str, str]) -> dict[str, Job]:
+    """Return the jobs with those that stand otherwise; a million of them are not copied for none."""
+    return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
+
+
 def _restored(view: View) -> Iterator[tuple[str, str]]:
     """Yield what the log knows of lines that are lost or unreadable. A lost job needs its arguments, too."""
     specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
@@ -191,7 +198,7 @@ Entry = tuple[str, str, Want]
 
 
 def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
-    yield "jobs", job_id, Kept(None)
+    yield "jobs", job_id, ANY
     if "unique" in job.fields and _holds_name(job):
         yield "slots", name_field(job.fields["unique"]), job_id
     if "expires" in job.fields and job.state in (State.READY, State.SCHEDULED):
@@ -204,7 +211,7 @@ def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
         yield "expiring", f"dead|{job_id}", Kept(str(since + view.fact("dead_retention_ms")))
     elif job.state in CLAIMED_STATES:
         if "expires" in job.fields:
-            yield "expiring", f"job|{job_id}", Kept(None)
+            yield "expiring", f"job|{job_id}", ANY
         yield "leases", job_id, Kept(f"+{view.fact('lease_ms')}", view.lease_end_max)
         for scope in _counted(job):
             yield "holders", f"{scope}|{job_id}", 0
@@ -265,7 +272,7 @@ def _results(image: Image) -> Iterator[Entry]:
             yield "returned", kept.id, kept.value
         yield "results", kept.id, kept.line
         until = kept.met_ms
-        yield "kept", kept.id, Kept(None) if until is None else AtLeast(until)
+        yield "kept", kept.id, ANY if until is None else AtLeast(until)
 
 
 def _rates(view: View) -> Iterator[Entry]:
@@ -283,7 +290,7 @@ def _rates(view: View) -> Iterator[Entry]:
             yield "expiring", f"rate|{scope}", -(-int(arrival) // 1000)
         elif mark is not None:
             yield "rates", scope, f"{mark * 1000:.0f}"
-            yield "expiring", f"rate|{scope}", Kept(None)
+            yield "expiring", f"rate|{scope}", ANY
 
 
 def _resumes(view: View) -> Iterator[Entry]:
