@@ -22,8 +22,7 @@ from rq_core.model.scopes import WEIGHT, family_of, is_rate
 
 if TYPE_CHECKING:
     from rq_core.model.limits import Limit
-    from rq_core.protocol.inspect import ScopeStatus
-    from rq_core.protocol.waiting import Standing
+    from rq_core.protocol.scope_reads import ScopeStatus, Standing
 
 
 @click.command()
@@ -103,7 +102,7 @@ def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
     """
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
-        found = client.run(client.calls.inspect.caps(queue, limit + 1))
+        found = client.run(client.calls.reads.caps(queue, limit + 1))
     if as_json:
         print_json([_document(status) for status in found[:limit]])
         return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rq_core.cli.options import (
+    LIST_MAX,
     actor,
     audited_options,
     connect,
@@ -140,11 +141,10 @@ def _chosen(
     if all_of is None:
         return ids, queue
     known_queues(client, all_of)
-    counts = client.run(client.calls.reads.counts(all_of))
-    found, damaged = client.run(client.calls.reads.dead(all_of, max(counts.dead, 1)))
-    for why in damaged:
+    found = client.run(client.calls.reads.dead(all_of, LIST_MAX))
+    for why in found.damaged:
         say(f"rq-core: {why}", err=True)
-    return [job.id for job in reversed(found)], all_of
+    return [job.id for job in reversed(found.jobs)], all_of
 
 
 def _apply(

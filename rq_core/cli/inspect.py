@@ -55,7 +55,7 @@ def queues(ctx: click.Context, redis_url: str, prefix: str, *, as_json: bool) ->
     The jobs that are ready include those that wait for a cap. With >= there may be an older job.
     """
     with connect(redis_url, prefix) as client:
-        found = client.run(client.calls.overview.all())
+        found = client.run(client.calls.reads.overview())
     if as_json:
         print_json([queue_document(each) for each in found.queues])
     else:
@@ -124,8 +124,8 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     with connect(redis_url, prefix) as client:
         where = known_queues(client, *([queue] if queue is not None else []))
         found = client.run(client.calls.reads.job(job_id, where))
-        standing = None if found is None else client.run(client.calls.waiting.standing(found))
-        known = None if found is None else client.run(client.calls.listing.known_tasks(found.queue))
+        standing = None if found is None else client.run(client.calls.reads.standing(found))
+        known = None if found is None else client.run(client.calls.reads.known_tasks(found.queue))
         ended = client.run(client.calls.reads.ended(job_id, where)) if found is None else None
     if ended is not None:
         _print_ended(*ended, as_json=as_json)
@@ -293,11 +293,10 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
     """
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
-        found, damaged = client.run(client.calls.reads.dead(queue, limit))
-        total = client.run(client.calls.reads.counts(queue)).dead
+        found = client.run(client.calls.reads.dead(queue, limit))
     if as_json:
-        print_json([document_of(each) for each in found])
-        tell_damaged(damaged)
+        print_json([document_of(each) for each in found.jobs])
+        tell_damaged(found.damaged)
         return
     now_ms = time.time() * 1000
     print_records(
@@ -312,11 +311,11 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
                 _number(each, "lost"),
                 "" if each.error is None else _with_place(each.error),
             )
-            for each in found
+            for each in found.jobs
         ],
         empty=f"no dead jobs in {queue}",
         whole=("job",),
     )
-    if total > len(found) + len(damaged):
-        say(f"{len(found):,} of {total:,}; --limit shows more")
-    tell_damaged(damaged)
+    if found.total > len(found.jobs) + len(found.damaged):
+        say(f"{len(found.jobs):,} of {found.total:,}; --limit shows more")
+    tell_damaged(found.damaged)

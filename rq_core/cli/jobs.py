@@ -20,7 +20,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import print_records, say, span
 from rq_core.model.machine import DEFAULT_PRIORITY, State
 from rq_core.model.text import number_in
-from rq_core.protocol.listing import MEMBERS_MAX
+from rq_core.protocol.job_reads import MEMBERS_MAX
 
 if TYPE_CHECKING:
     from rq_core.model.state_line import JobState
@@ -61,8 +61,8 @@ def jobs(
     wanted = [State(state) for state in states] or _ALIVE
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
-        found = client.run(client.calls.listing.jobs(queue, states=wanted, task=task, limit=limit))
-        known = client.run(client.calls.listing.known_tasks(queue))
+        found = client.run(client.calls.reads.jobs(queue, states=wanted, task=task, limit=limit))
+        known = client.run(client.calls.reads.known_tasks(queue))
     if as_json:
         print_json(
             [

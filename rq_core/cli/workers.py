@@ -40,7 +40,7 @@ def workers(
     """
     with connect(redis_url, prefix) as client:
         queues = known_queues(client, *([queue] if queue is not None else []))
-        found, unreadable = client.run(client.calls.overview.of(queues))
+        found, unreadable = client.run(client.calls.reads.looks(queues))
     rows = workers_of(found)
     if as_json:
         print_json([document_of(each) for each in rows])

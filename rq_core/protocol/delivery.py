@@ -20,7 +20,6 @@ from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.model.machine import LAYOUT
 from rq_core.protocol import denial, server_check
-from rq_core.protocol.absence import look_for
 from rq_core.protocol.asking import Asking, meaning_of, pause, wrong_type
 from rq_core.protocol.plan import (
     Call,
@@ -417,10 +416,14 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _is_absent(self, call: Call[Any]) -> Plan[bool]:
-        """Whether a call that makes no queue finds none."""
+        """Whether a call that makes no queue finds none. To cancel or edit jobs of an unknown queue leaves nothing
+        behind."""
         if call.absent is None:
             return False
-        found = yield from self.ask(look_for(call, self.prefix), call.queue)
+        keys = queue_keys(call.queue, self.prefix)
+        # A job may outlive a `meta` that is lost.
+        jobs = [["HGET", keys("jobs"), job_id] for job_id in call.ids]
+        found = yield from self.ask([["HGET", keys("meta"), "epoch"], *jobs], call.queue)
         return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:

@@ -337,7 +337,7 @@ def test_a_requeued_job_shows_no_error_of_its_former_life(cli: CommandLine, kill
 def test_dead_jobs_are_read_page_by_page(
     cli: CommandLine, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rq_core.protocol.reads.PAGE", 2)
+    monkeypatch.setattr("rq_core.protocol.job_reads.PAGE", 2)
     kill("mail", *(f"d{n}" for n in range(5)))
 
     assert [job["id"] for job in cli.json("dead", "mail")] == ["d4", "d3", "d2", "d1", "d0"]

@@ -57,14 +57,14 @@ def measure(url: str, count: int, lanes: int, looks: int) -> list[float]:
         client.run(client.calls.enqueue.many(jobs(count, lanes)))
         for _ in range(4):
             client.run(claims.claim("lanes", "w-1", 100))
-        (state,) = client.run(client.calls.overview.of(["lanes"]))[0]
+        (state,) = client.run(client.calls.reads.looks(["lanes"]))[0]
         seconds = time.monotonic() - began
         lanes_are = f"{state.open_lanes:,} lanes are open and {state.blocked_lanes:,} blocked"
         print(f"{count:,} jobs in {seconds:.0f} s; {lanes_are}")  # noqa: T201 - what it is called for
         took = []
         for _ in range(looks):
             before = redis_ms(control)
-            client.run(client.calls.overview.all())
+            client.run(client.calls.reads.overview())
             took.append(redis_ms(control) - before)
     return took
 
