@@ -9,13 +9,13 @@ import pytest
 
 from rq_core.cli.change import parse_assignment
 from rq_core.cli.options import actor
-from rq_core.cli.text import ago, span, utc
 from rq_core.connections.client import Client
 from rq_core.embedded.server import ServerStatus
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import NAME_PATTERN, queue_keys
 from rq_core.model.text import printable
 from rq_core.protocol import claims
+from rq_core.views.text import ago, span, utc
 from tests.cli.conftest import CommandLine
 from tests.kit.servers import RedisServer
 from tests.kit.snapshots import lines_of

@@ -131,7 +131,7 @@ def test_no_command_grows_with_the_queue(
     """A filter that fits nothing reads on, in pages, and stops after so many jobs."""
     monkeypatch.setattr(job_reads, "PAGE", 50)
     monkeypatch.setattr(job_reads, "MEMBERS_MAX", 120)
-    monkeypatch.setattr("rq_core.cli.jobs.MEMBERS_MAX", 120)
+    monkeypatch.setattr("rq_core.views.jobs.MEMBERS_MAX", 120)
     enqueue(client, *(f"j{n}" for n in range(200)))
     asked.clear()
 
