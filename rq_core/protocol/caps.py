@@ -227,13 +227,12 @@ class Caps:
             queue,
         )
         waiting = [job_id for each in listed for job_id in each]
-        waiting_lines = yield from read_lines(self._delivery, keys, waiting)
-        known = {name.partition("=")[2] for name in capped if name.startswith(f"{TASK}=")} | {
-            *policies
-        }
-        for job_id, line in [*pairs_of(lines).items(), *zip(waiting, waiting_lines, strict=True)]:
-            jobs, _ = read_state_lines(queue, [(job_id, line)])
-            known |= {job.fields.get("task", "") for job in jobs}
+        found = yield from read_lines(self._delivery, keys, waiting)
+        jobs, _ = read_state_lines(
+            queue, [*pairs_of(lines).items(), *zip(waiting, found, strict=True)]
+        )
+        known = {name.partition("=")[2] for name in capped if name.startswith(f"{TASK}=")}
+        known |= {*policies, *(job.fields.get("task", "") for job in jobs)}
         for entry_id, flat in entries:
             for event in decode(entry_id, pairs_of(flat)).jobs:
                 known.add(str(event.fields.get("task", "")))
