@@ -149,4 +149,5 @@ def _dead(keys: QueueKeys, limit: int) -> Steps[JobList]:
     found = yield from _jobs(keys, frozenset({State.DEAD}), None, limit, total)
     said = yield from errors_of(keys, [job.id for job in found.jobs])
     jobs = (replace(job, error=error) for job, error in zip(found.jobs, said, strict=True))
-    return replace(found, jobs=tuple(jobs), total=total)
+    more = total > len(found.jobs) + len(found.damaged)
+    return replace(found, jobs=tuple(jobs), more=more, cut=False, total=total)

@@ -69,12 +69,11 @@ def listed(
 def dead(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
     """The jobs of a queue that died last."""
     found = yield from calls.reads.dead(queue, limit)
-    many = len(found.jobs)
-    more = found.total > many + len(found.damaged)
+    more = f"{len(found.jobs):,} of {found.total:,}; --limit shows more"
     return Found(
         found.jobs,
         empty=f"no dead jobs in {queue}",
-        notes=[f"{many:,} of {found.total:,}; --limit shows more"] if more else [],
+        notes=[more] if found.more else [],
         unread=found.damaged,
     )
 
