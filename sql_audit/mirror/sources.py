@@ -138,6 +138,11 @@ def adopt(source: OutboxSource, database: Database) -> list[str]:
     return taken
 
 
+def new_stamp() -> str:
+    """Return a random stamp for a queue."""
+    return secrets.token_hex(8)
+
+
 def bind(
     source: OutboxSource, database: Database, queue: str, known: int, *, wait: bool = True
 ) -> str:
@@ -162,7 +167,7 @@ def bind(
         # In between: a role that may not write switches no log on, and a database that the queue is refused to keeps no
         # cursor of it.
         _refuse_if_other(source, database, queue, stamp, origins(connection, queue)[queue])
-        stamp = stamp or secrets.token_hex(8)
+        stamp = stamp or new_stamp()
         source.attach(queue, audit_id, max(known, row.epoch or 0), stamp)
         values = {"the_queue": queue, "prefix": source.prefix, "stamp": stamp}
         connection.execute(BIND_CURSOR, values)
