@@ -8,6 +8,8 @@ print(report(engine, queue="mail").tasks)
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -271,12 +273,9 @@ def percentiles(rows: Iterable[Iterable[Any]]) -> _ByTask:
 
 
 def _at_rank(values: Sequence[tuple[int, int]], percent: int) -> int:
-    ms, left = 0, -(-sum(claims for _, claims in values) * percent // 100)
-    for ms, claims in values:
-        left -= claims
-        if left <= 0:
-            break
-    return ms
+    upto = list(itertools.accumulate(claims for _, claims in values))
+    rank = -(-upto[-1] * percent // 100)
+    return values[bisect.bisect_left(upto, rank)][0]
 
 
 _WAITED = values_of("waited_ms", f"job_attempt WHERE {_QUEUE}")

@@ -14,7 +14,9 @@ from tests.docs.transcript import DOCS
 def section(page: str, heading: str) -> str:
     """The text below a heading, up to the next one of its level, in one line."""
     text = (DOCS / page).read_text()
-    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,3}} |\Z)", text, re.M | re.S)
+    found = re.search(
+        rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,3}} |\Z)", text, re.MULTILINE | re.DOTALL
+    )
     assert found is not None, (page, heading)
     return " ".join(found[2].split())
 
@@ -28,8 +30,8 @@ def test_a_page_says_how_long_a_call_waits_that_was_sent() -> None:
         f"could not be sent: no connection | {patience.unsent:g} s",
         f"({line.CONNECT_TIMEOUT_S:g} s at most)",
         f"the server to answer again, {patience.unknown:g} s at most | `OutcomeUnknown`",
-        f"gives a connection up after {wire.SOCKET_TIMEOUT_S:g} s without a reply, a worker after "
-        f"{wire.WORKER_SOCKET_TIMEOUT_S:g} s",
+        f"gives a connection up after {wire.SOCKET_TIMEOUT_S:g} s without a reply",
+        f"a worker after {wire.WORKER_SOCKET_TIMEOUT_S:g} s",
     ):
         assert words in said
 
