@@ -27,7 +27,7 @@ from rq_core.model.events import OutboxId
 from rq_core.model.fields import TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.names import read_stands
-from sql_audit.proof import contradictions, values
+from sql_audit.proof import contradictions, fields, values
 from sql_audit.proof.beginnings import Beginning, orphaned_by, reasons_of_next
 from sql_audit.proof.contradictions import Fault, Replacing
 from sql_audit.proof.details import facts_in
@@ -191,13 +191,16 @@ class Replay:
                 if row[4] == "epoch_started":
                     self._forgotten_epoch(row)
                 continue
-            if row[6] is None and row[4] in _OF_JOBS:
+            if row[4] not in _OF_JOBS:
+                self._judge(fields.of_queue(row))
+            elif row[6] is None:
                 self._violated("I7", "names no job")
                 continue
             if replacing and not self._ordinal:
                 self._judge(self._replacing.pass_entry(row[4]))
             try:
                 steps[row[4]](row, row[6])
+                self._judge(fields.of_event(row))
             except (KeyError, ValueError, TypeError, AttributeError) as error:
                 self._violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
@@ -423,6 +426,7 @@ class Replay:
                 self._violated("I2", f"is claimed while claim {record.fence} is in force")
             else:
                 self._violated("I6", f"{record.state} -{kind}-> is not a transition")
+        self._judge(fields.of_job(row, record))
         return record
 
     def _release(self, record: Record) -> None:
@@ -448,6 +452,7 @@ class Replay:
             self._release(old)
             self.names.end(old.unique, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
+        self._judge(fields.of_beginning(row, facts, state))
         record.lane = facts.get("lane")
         record.priority, record.due = facts.get("priority"), facts.get("due_ms")
         record.claims = facts.get("claims", 0)
