@@ -511,7 +511,8 @@ class Replay:
         self._use_id(row, job_id)
         state = _READY if facts.get("due_ms") is None else _SCHEDULED
         self._begin(row, job_id, facts, state)
-        if state is _SCHEDULED or "seq" not in facts or "spec" in facts:
+        lane = facts.get("lane")
+        if lane is not None or state is _SCHEDULED or "seq" not in facts or "spec" in facts:
             self._judge(contradictions.of_beginning(facts, row[5], row[9], state))
         if self._replacing.by_jobs:
             self._replacing.by_jobs.pop(job_id, None)
@@ -525,6 +526,8 @@ class Replay:
     def _discarded(self, row: EventRow, job_id: str) -> None:
         if (old := self.jobs.get(job_id)) is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
+        facts = _facts(row)
+        self._judge(contradictions.of_discarded(facts, self.holders.limits.of(facts["scope"])))
 
     def _claimed(self, row: EventRow, job_id: str) -> None:
         record = self._meet(row, job_id)
@@ -610,6 +613,8 @@ class Replay:
         effect, facts = EFFECTS[event], _facts(row)
         state = target(event, facts)
         record = self._meet(row, job_id)
+        if event is Event.CANCELLED:
+            self._judge(contradictions.of_cancelled(facts, record))
         if event in CLAIM_ENDS:
             holder = row[8] if event in SETTLEMENTS else facts.get("worker")
             self._end(record, facts.get("fence"), holder)

@@ -209,6 +209,16 @@ def told_of(log: MemoryWriter, kind: str, **other: Any) -> None:
     log.rows[at] = tuple(row[name] for name in EVENT_COLUMNS)
 
 
+def cancelled(log: MemoryWriter, facts: list[Any]) -> None:
+    enqueue(log, "a")
+    log.jobs("cancelled", ["a", *facts])
+
+
+def discarded(log: MemoryWriter, scope: str, cap: int) -> None:
+    log.queue_event("cap_changed", "tenant", None, "2", 1)
+    log.jobs("discarded", ["a", "send", "2+tenant=acme", scope, cap])
+
+
 CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     "promoted in time": (lambda log: promoted(log, 0), None),
     "promoted early": (lambda log: promoted(log, 7), "is ready 7 ms before it is due"),
@@ -277,6 +287,34 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     ),
     "claimed after a pause": (lambda log: paused(log, "paused", "resumed"), None),
     "claimed in a pause": (lambda log: paused(log, "paused"), "while the queue is paused"),
+    "other attempts": (
+        lambda log: log.jobs(
+            "enqueued", waiting("a", None, SPEC.replace("{", '{"attempts":5,', 1))
+        ),
+        "its JSON allows 5 attempts, and it says 3",
+    ),
+    "the lane of its priority": (lambda log: enqueue(log, "a", lane="2+tenant=acme"), None),
+    "the lane of another priority": (
+        lambda log: enqueue(log, "a", lane="0+tenant=acme"),
+        "is of priority normal, and in lane 0+tenant=acme",
+    ),
+    "cancelled before its claim": (
+        lambda log: cancelled(log, []),
+        None,
+    ),
+    "cancelled with a claim that never was": (
+        lambda log: cancelled(log, ["7-1"]),
+        "ends claim 7-1 of a job that was ready",
+    ),
+    "discarded": (lambda log: discarded(log, "tenant=acme", 2), None),
+    "discarded under another cap": (
+        lambda log: discarded(log, "tenant=acme", 1),
+        "finds tenant=acme ≤ 1 full, stored is 2",
+    ),
+    "discarded for what is not its scope": (
+        lambda log: discarded(log, "tenant=wayne", 2),
+        "is no scope of lane 2+tenant=acme",
+    ),
     "one entry": (two_of_an_entry, None),
     "a field too many": (
         lambda log: told_of(log, "succeeded", error="none"),
