@@ -154,7 +154,7 @@ class _Found(NamedTuple):
 def _compare(client: Client, database: Database, queue: str, *, indexes: bool) -> _Found:
     try:
         return _compare_rows(client, database, queue, indexes=indexes)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         # One damaged row must not end a look at all queues; `audit verify` says which it is.
         says = f"SQL has a row that cannot be read ({type(error).__name__}: {error})"
         return _Found([], [Note(OutboxId(0, 0), 0, says)])

@@ -201,7 +201,7 @@ class Replay:
             try:
                 steps[row[4]](row, row[6])
                 self._judge(fields.of_event(row))
-            except (KeyError, ValueError, TypeError, AttributeError) as error:
+            except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 self._violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
     def pass_cut(self) -> None:

@@ -155,6 +155,24 @@ def test_nothing_behind_an_entry_in_quarantine_is_called_violated(
 # Redis beside SQL.
 
 
+TOO_DEEP = f'{{"fence":{"[" * 30_000}{"]" * 30_000}}}'
+"""JSON that Python cannot read."""
+
+
+def test_an_event_whose_json_is_nested_too_deep_is_violated(
+    level: Fleet, client: Client, database: Database
+) -> None:
+    """`verify` ended with a traceback."""
+    with lying(database) as connection:
+        connection.execute(text("UPDATE job_event SET detail = :detail"), {"detail": TOO_DEEP})
+
+    url = database.address.render_as_string(hide_password=False)
+    told = audit("verify", "--json", "--audit", url)
+
+    assert told.exit_code == 1
+    assert "nested too deep" in told.stdout
+
+
 @pytest.fixture
 def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
     """A queue that is mirrored, but for its last entries."""
@@ -165,20 +183,21 @@ def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
     return fleet
 
 
+@pytest.mark.parametrize(("detail", "why"), [("{bad", "JSONDecodeError"), (TOO_DEEP, "ValueError")])
 def test_a_row_of_sql_that_cannot_be_read_ends_no_comparison(
-    level: Fleet, client: Client, database: Database
+    level: Fleet, client: Client, database: Database, detail: str, why: str
 ) -> None:
     """The doctor ended with a traceback, and looked at no other queue."""
     with database.writing(wait=True) as connection:
         assert connection is not None
         connection.exec_driver_sql("DROP TRIGGER job_event_no_update")
-        connection.exec_driver_sql("UPDATE job_event SET detail = '{bad'")
+        connection.execute(text("UPDATE job_event SET detail = :detail"), {"detail": detail})
         connection.commit()
 
     violations, (note,) = compare(client, database, QUEUE)
 
     assert violations == []
-    assert note.says.startswith("SQL has a row that cannot be read (JSONDecodeError: ")
+    assert note.says.startswith(f"SQL has a row that cannot be read ({why}: ")
 
 
 def spoil(client: Client, name: str, verb: str, *rest: Any) -> None:
