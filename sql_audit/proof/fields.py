@@ -21,9 +21,6 @@ from sql_audit.store.text import to_json
 
 Fault = tuple[str, str]
 """The invariant, and what is wrong."""
-SHAPES_MAX: Final = 10_000
-"""How many combinations of a type and fields are remembered as judged."""
-
 _dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _E = Event
@@ -56,56 +53,43 @@ _FIELDS: Final = {
     )
     for event, fields in (JOB_EVENT_FIELDS | QUEUE_EVENT_FIELDS).items()
 }
-_shapes: Final[dict[tuple[str, ...], tuple[Fault, ...]]] = {}
 _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 _NAMES_CLAIM: Final = frozenset(map(str, (*CLAIM_ENDS, Event.CANCEL_REQUESTED)))
 """Events that are told the number of the claim in force."""
 
 
-def of_event(row: EventRow) -> Iterator[Fault]:
-    """Yield what is wrong with an event's detail. Raises ValueError if it is not a JSON object."""
-    detail = row[10]
-    yield from of_type(row[4], facts_in(detail))
-    judge = (
-        _is_as_written
-        if detail is None or len(detail) <= LENGTH_MAX
-        else _is_as_written.__wrapped__
-    )
-    if not judge(detail):
-        yield "I7", "its JSON is not as the mirror writes it: another reader may read it otherwise"
+def of_event(kind: str, detail: str | None) -> tuple[Fault, ...]:
+    """Return what is wrong with an event's detail. Raises ValueError if it is not a JSON object."""
+    if detail is None or len(detail) <= LENGTH_MAX:
+        return _remembered(kind, detail)
+    return tuple(_of_event(kind, detail))
 
 
 @lru_cache(maxsize=REMEMBERED_MAX)
-def _is_as_written(detail: str | None) -> bool:
-    """Whether a detail is the text that the mirror makes of its facts, so that every reader reads the same."""
+def _remembered(kind: str, detail: str | None) -> tuple[Fault, ...]:
+    return tuple(_of_event(kind, detail))
+
+
+def _of_event(kind: str, detail: str | None) -> Iterator[Fault]:
     facts = facts_in(detail)
-    if detail is None or _dumps(facts) == detail:
+    if kind in _FIELDS:
+        fields, always = _FIELDS[kind]
+        for name in facts.keys() - fields:
+            yield "I6", f"says {name}, which is no field of such an event"
+        for name in always:
+            if name not in facts:
+                yield "I6", f"does not say {name}"
+    if detail is not None and not _is_as_written(facts, detail):
+        yield "I7", "its JSON is not as the mirror writes it: another reader may read it otherwise"
+
+
+def _is_as_written(facts: Mapping[str, Any], detail: str) -> bool:
+    """Whether a detail is the text that the mirror makes of its facts, so that every reader reads the same."""
+    if _dumps(facts) == detail:
         return True
     # Each value has an encoding of its own.
     parts = [f"{to_json(name)}:{to_json(value)}" for name, value in facts.items()]
     return f"{{{','.join(parts)}}}" == detail
-
-
-def of_type(kind: str, facts: Mapping[str, Any]) -> tuple[Fault, ...]:
-    """Return what is wrong with the fields of an event: those that it lacks, and those that are none of its."""
-    shape = kind, *facts
-    found = _shapes.get(shape)
-    if found is None:
-        if len(_shapes) >= SHAPES_MAX:
-            _shapes.clear()
-        found = _shapes[shape] = tuple(_of_type(kind, facts))
-    return found
-
-
-def _of_type(kind: str, facts: Mapping[str, Any]) -> Iterator[Fault]:
-    if kind not in _FIELDS:
-        return
-    fields, always = _FIELDS[kind]
-    for name in facts.keys() - fields:
-        yield "I6", f"says {name}, which is no field of such an event"
-    for name in always:
-        if name not in facts:
-            yield "I6", f"does not say {name}"
 
 
 def of_job(row: EventRow, record: Record) -> Iterator[Fault]:

@@ -200,7 +200,7 @@ class Replay:
                 self._judge(self._replacing.pass_entry(row[4]))
             try:
                 steps[row[4]](row, row[6])
-                self._judge(fields.of_event(row))
+                self._judge(fields.of_event(row[4], row[10]))
             except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 self._violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
