@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
+from scripts.measure.once import ten_million
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import history, window
 from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamWriter, enqueue
-from tests.rigs import ten_million
 
 
 @pytest.fixture

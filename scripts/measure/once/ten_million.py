@@ -1,4 +1,4 @@
-"""A log of ten million events, and how long it takes to ask it something: see scripts/measure/ten-million.
+"""A log of ten million events, and how long it takes to ask it something: see scripts/measure/once/run ten-million.
 
 The log is simulated (tests/kit/long_log.py) and written by the mirror itself. Then every everyday query of
 docs/how-to/audit-log.md, one job's history, `why` and `at` are asked: how long each took, and by which plan. At last
@@ -195,7 +195,7 @@ def full_scans(database: Database, plans: list[list[str]]) -> list[str]:
 def _empty(database: Database, partition: str) -> bool:
     """Whether a partition has no rows, as those of the months to come: it may be read as a whole."""
     with database.readers.connect() as connection:
-        return connection.exec_driver_sql(f"SELECT 1 FROM {partition} LIMIT 1").first() is None
+        return connection.exec_driver_sql(f"SELECT 1 FROM {partition} LIMIT 1").first() is None  # noqa: S608 - a partition that the database named
 
 
 def verified(database: Database) -> tuple[str, float, float]:
@@ -296,7 +296,7 @@ def main() -> int:
                     }
     if options.doc:
         head = [
-            "<!-- Written by scripts/measure/ten-million --doc. -->",
+            "<!-- Written by scripts/measure/once/run ten-million --doc. -->",
             "",
             "# Everyday questions to a long log",
             "",
