@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scripts.measure.once import ten_million
+from scripts.measure.once.long_log import LongLog
 from sql_audit.mirror import refold
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
@@ -12,7 +13,6 @@ from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database
 from sql_audit.upkeep import windows
 from tests.kit import auditlog
-from tests.kit.long_log import LongLog
 
 EVENTS = 40_000
 

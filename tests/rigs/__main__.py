@@ -27,10 +27,8 @@ from tests.rigs.chaos import chaos as rig_of_chaos
 from tests.rigs.chaos import measured
 from tests.rigs.chaos.nemesis import KINDS
 from tests.rigs.judge.times import percentile
-from tests.rigs.live import changes as live_changes
 from tests.rigs.live import exact as live_exact
 from tests.rigs.live import faults as live_faults
-from tests.rigs.live import flat as live_flat
 from tests.rigs.live import tasks, wakeups
 from tests.rigs.live.crew import crew
 from tests.rigs.once import expiring, keeping
@@ -88,7 +86,7 @@ def conclude(problems: Sequence[str]) -> None:
 
 @main.group()
 def caps() -> None:
-    """Caps hold."""
+    """Caps hold. What they cost: scripts/measure/once/run cap-costs, and cap-changes."""
 
 
 @caps.command()
@@ -128,40 +126,6 @@ def caps_race(rounds: int, processes: int, seed: int, engine: Engine | None) -> 
             problems += found.stuck + found.replay.breaches
             if max(found.replay.room_ms) > wakeups.LIMIT_S * 1000:
                 problems.append("room stood empty for more than a second")
-    conclude(problems)
-
-
-@caps.command()
-@click.option("--jobs", default=1_000_000, show_default=True)
-@click.option("--lanes", default=100_000, show_default=True)
-@engine
-def changes(jobs: int, lanes: int, engine: Engine | None) -> None:
-    """A cap is raised or removed while very many jobs wait."""
-    with capped(engine) as (server, _, _):
-        for found in live_changes.all_changes(server, jobs, lanes):
-            click.echo(found.line())
-
-
-@caps.command()
-@click.option("--jobs", default=100_000, show_default=True)
-@click.option("--tenants", default=2_000, show_default=True)
-@engine
-def flat(jobs: int, tenants: int, engine: Engine | None) -> None:
-    """Nothing costs more because more waits: counted in calls that the scripts make."""
-    problems = []
-    with capped(engine) as (server, _, _):
-        for line in live_flat.claim_costs(server, (0, 1_000, jobs)):
-            click.echo(line)
-        for line in live_flat.beside(server, jobs):
-            click.echo(line)
-        for batch in (1, 10):
-            calls, micros = live_flat.completions(server, jobs, tenants, batch=batch)
-            click.echo(
-                f"{jobs:,} jobs of {tenants:,} tenants, {batch} ended per turn: calls per completion by tenth"
-                f" {' '.join(f'{c:.1f}' for c in calls)}; µs {' '.join(f'{u:.0f}' for u in micros)}"
-            )
-            if max(calls) > 1.2 * min(calls):
-                problems.append("the calls per completion are not constant")
     conclude(problems)
 
 

@@ -1,6 +1,6 @@
 """A log of ten million events, and how long it takes to ask it something: see scripts/measure/once/run ten-million.
 
-The log is simulated (tests/kit/long_log.py) and written by the mirror itself. Then every everyday query of
+The log is simulated (scripts/measure/once/long_log.py) and written by the mirror itself. Then every everyday query of
 docs/how-to/audit-log.md, one job's history, `why` and `at` are asked: how long each took, and by which plan. At last
 `audit verify` reads all of it.
 """
@@ -24,11 +24,11 @@ from typing import Any, Final
 
 from sqlalchemy import event, text
 
+from scripts.measure.once.long_log import EPOCH, LongLog
 from sql_audit.mirror import service
 from sql_audit.queries import history, timeline, window
 from sql_audit.store import migrate, partitions
 from sql_audit.store.database import Database
-from tests.kit.long_log import EPOCH, LongLog
 from tests.kit.processes import ROOT, python
 from tests.kit.servers import DurablePostgres
 
@@ -303,8 +303,8 @@ def main() -> int:
             "How long the queries of [the audit log](../how-to/audit-log.md#everyday-queries) and",
             "three commands take; and the plans.",
             "",
-            "Three queues in six days (`tests/kit/long_log.py`), brought into each database by the mirror itself,",
-            f"and analysed in PostgreSQL. The first time, and the median of {REPEATS} after it.",
+            "Three queues in six days (`scripts/measure/once/long_log.py`), brought into each database by the",
+            f"mirror itself, and analysed in PostgreSQL. The first time, and the median of {REPEATS} after it.",
             "",
         ]
         options.doc.write_text("\n".join(head + lines))
