@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import redis
@@ -245,7 +245,14 @@ OUTAGES: Final = (*rig_of_outages.KINDS, rig_of_outages.FAILOVER, *shards.KINDS)
 @click.option("--json", "as_json", is_flag=True, help="The last line is one JSON object.")
 @engine
 def outages(
-    kinds: tuple[str, ...], seed: int, seconds: float, *, as_json: bool, **options: Any
+    kinds: tuple[str, ...],
+    times: int,
+    seconds: float,
+    engine: Engine | None,
+    parallel: int,
+    *,
+    as_json: bool,
+    **options: int,
 ) -> None:
     """Redis goes away under a working worker, again and again: it claims again soon, and loses nothing.
 
@@ -253,25 +260,38 @@ def outages(
     Sentinel, while producers and a worker are busy, on both engines unless one is named: also said is how long the
     queues of other shards stood still, and the longest call of a producer.
     """
+
+    def say(each: object) -> None:
+        click.echo(each, err=True)
+
     asked = list(dict.fromkeys(kinds or OUTAGES))
-    found, strikes, wrong = rig_of_outages.every(
-        asked, seconds=seconds, seed=seed, say=lambda each: click.echo(each, err=True), **options
+    by_kind, wrong = rig_of_outages.every(
+        [kind for kind in asked if kind not in shards.KINDS],
+        parallel,
+        times=times,
+        seconds=seconds,
+        engine=engine,
+        on_outage=say,
+        **options,
     )
-    by_kind = [
-        rig_of_outages.summary(kind, [each for each in found if each.kind == kind])
-        for kind in asked
-        if kind not in shards.KINDS
-    ]
-    lines = [rig_of_outages.HEAD, *(each.line() for each in by_kind)]
-    click.echo("\n".join(lines), err=as_json)
+    strikes = shards.run(
+        [kind for kind in asked if kind in shards.KINDS],
+        times=times,
+        seconds=max(seconds, shards.SECONDS_MIN),
+        on=[engine] if engine else None,
+        on_strike=say,
+    )
+    wrong += shards.problems(strikes)
+    said = [rig_of_outages.summary(kind, found) for kind, found in by_kind.items()]
+    click.echo("\n".join([rig_of_outages.HEAD, *map(rig_of_outages.row, said)]), err=as_json)
     fell_short(wrong)
     if as_json:
         document = {
-            "seed": seed,
+            "seed": options["seed"],
             "seconds": seconds,
-            "kinds": [asdict(each) for each in by_kind],
+            "kinds": said,
             "problems": wrong,
-            "each": [asdict(each) for each in found],
+            "each": [asdict(each) for found in by_kind.values() for each in found],
             "strikes": [asdict(each) for each in strikes],
         }
         click.echo(json.dumps(document))

@@ -11,10 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,13 +22,11 @@ from typing import Any, Final
 from rq_core import App
 from rq_core.connections.client import Client
 from rq_core.model.events import decode
-from tests.kit.processes import ROOT
 from tests.kit.proxy import Mode, Proxy
 from tests.kit.sentinels import QUORUM, SentinelGroup
 from tests.kit.servers import Engine, RedisServer, engines
 from tests.kit.wait import wait_until
 from tests.kit.witness import note, noted
-from tests.rigs import shards
 from tests.rigs.judge.times import percentile
 from tests.rigs.stage import DURABLE, WORKER, directory, served, workers
 
@@ -271,93 +266,42 @@ def problems(found: Sequence[Outage]) -> list[str]:
     return said
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What came of all outages of one kind."""
-
-    kind: str
-    attempted: int
-    again_p50_s: float
-    again_p99_s: float
-    again_max_s: float
-    lost: int
-    """Jobs that were acknowledged and did not end in success."""
-
-    def line(self) -> str:
-        times = (self.again_p50_s, self.again_p99_s, self.again_max_s)
-        shown = " ".join(f"{each:8.2f}" for each in times)
-        return f"{self.kind:10} {self.attempted:9} {shown} {self.lost:5}"
-
-
 HEAD: Final = f"{'outage':10} {'attempted':>9} {'p50 s':>8} {'p99 s':>8} {'max s':>8} {'lost':>5}"
 
 
-def summary(kind: str, found: Sequence[Outage]) -> Summary:
+def summary(kind: str, found: Sequence[Outage]) -> dict[str, Any]:
+    """What came of all outages of one kind. Lost are jobs that were acknowledged and did not end in success."""
     again = [each.again_s for each in found]
-    return Summary(
-        kind,
-        len(found),
-        percentile(again, 0.5),
-        percentile(again, 0.99),
-        max(again, default=0.0),
-        sum(2 - each.ends for each in found),
-    )
+    return {
+        "kind": kind,
+        "attempted": len(found),
+        "again_p50_s": percentile(again, 0.5),
+        "again_p99_s": percentile(again, 0.99),
+        "again_max_s": max(again, default=0.0),
+        "lost": sum(2 - each.ends for each in found),
+    }
 
 
-def _in_a_process(words: Sequence[str]) -> dict[str, Any]:
-    """Run the outages of one kind in a process of their own, with servers of their own."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.rigs", "outages", *words, "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    lines = ran.stdout.splitlines()
-    if not lines:
-        return {"each": [], "problems": [f"{words[1]} ended with {ran.returncode}, see above"]}
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
-
-
-Told = Callable[[Outage | shards.Strike], None]
+def row(said: dict[str, Any]) -> str:
+    kind, attempted, *times, lost = said.values()
+    return f"{kind:10} {attempted:9} {' '.join(f'{each:8.2f}' for each in times)} {lost:5}"
 
 
 def every(
-    asked: Sequence[str],
-    *,
-    times: int,
-    seconds: float,
-    seed: int,
-    processes: int,
-    parallel: int,
-    engine: Engine | None,
-    say: Told,
-) -> tuple[list[Outage], list[shards.Strike], list[str]]:
-    """So many outages of each kind. Several kinds are each a process. Returns also what fell short."""
-    kinds = [kind for kind in asked if kind not in shards.KINDS]
-    found: list[Outage] = []
+    kinds: Sequence[str], parallel: int, **how: Any
+) -> tuple[dict[str, list[Outage]], list[str]]:
+    """Some outages of each kind, on servers of its own: see `run`. Returns also what fell short."""
     wrong: list[str] = []
-    if len(kinds) == 1:
-        with directory() as place:
-            found = run(
-                place, kinds=kinds, times=times, seconds=seconds, seed=seed, processes=processes,
-                engine=engine, on_outage=say,
-            )  # fmt: skip
-        wrong = problems(found)
-    elif kinds:
-        words = ["--times", str(times), "--seconds", str(seconds)]
-        words += ["--seed", str(seed), "--processes", str(processes)]
-        words += ["--engine", engine.name] if engine else []
-        with ThreadPoolExecutor(parallel) as pool:
-            said = list(pool.map(_in_a_process, [["--kind", kind, *words] for kind in kinds]))
-        found = [Outage(**each) for one in said for each in one["each"]]
-        wrong = [problem for one in said for problem in one["problems"]]
-    strikes = shards.run(
-        [kind for kind in asked if kind in shards.KINDS],
-        times=times,
-        seconds=max(seconds, shards.SECONDS_MIN),
-        on=[engine] if engine else None,
-        on_strike=say,
-    )
-    return found, strikes, wrong + shards.problems(strikes)
+
+    def of(kind: str) -> list[Outage]:
+        found: list[Outage] = []
+        try:
+            with directory() as place:
+                found = run(place, kinds=[kind], **how)
+        except AssertionError as error:
+            wrong.append(f"{kind}: {error}")
+        return found
+
+    with ThreadPoolExecutor(parallel) as pool:
+        by_kind = dict(zip(kinds, pool.map(of, kinds), strict=True))
+    return by_kind, wrong + [each for found in by_kind.values() for each in problems(found)]
