@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scripts.measure.once import ten_million
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import history, window
 from sql_audit.queries.history import Report
@@ -16,7 +17,6 @@ from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamWriter, enqueue
-from tests.rigs import ten_million
 
 
 @pytest.fixture
