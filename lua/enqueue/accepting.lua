@@ -173,25 +173,27 @@ local function stand_ready(id, kind, head, place, behind, lane, joins)
   lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place .. behind .. since
 end
 
---- How the event of a job without ties goes on behind its digest, or of one that keeps a result and has no others.
-local function plain_ending(kind, lane, spec)
+--- How the event of an accepted job goes on behind its digest. `behind` is how it goes on behind its JSON, with its traits; nil if it has
+--- none.
+local function ending_of(kind, lane, spec, behind)
   local has_spec = #spec <= spec_max
-  if kind.behind then
+  if kind.keep then
     seldom_list('keeping')[1] = true
-  elseif not has_spec then
+  end
+  if not behind and not has_spec then
     return lane ~= '' and '","' .. lane .. '"]' or '"]'
   end
-  return (lane ~= '' and '","' .. lane .. '",' or '",null,') .. (has_spec and cjson.encode(spec) or 'null') .. (kind.behind or ']')
+  return (lane ~= '' and '","' .. lane .. '",' or '",null,') .. (has_spec and cjson.encode(spec) or 'null') .. (behind or ']')
 end
 
 --- A job with ties is accepted. Returns its digest; how its line goes on behind its state, and behind its place in line; how its event goes on
 --- behind the digest; when it is due, if its ties say that; and the place in line that it has from a job that it replaces, if any.
 local function tie(i, id, kind, digest, lane, spec)
-  local head, behind = kind.head, ''
-  local name, stands, due_at, old, place, in_line, once, call_digest
+  local head, behind, said = kind.head, '', {unpack(kind.given)}   -- what the event says of each trait
+  local name, stands, due_at, old, place, in_line
   local expires = kind.expires_at or kind.expires_in and now + kind.expires_in
   if expires then
-    behind = ' expires=' .. expires
+    behind, said[TRAIT_AT.expires] = ' expires=' .. expires, expires
     note_deadline(id, expires)
   end
   if kind.remember then
@@ -199,27 +201,23 @@ local function tie(i, id, kind, digest, lane, spec)
   end
   if kind.unique then
     digest, name, stands, due_at, old, place = take_name(i, id, kind, lane)
-    head = head .. ' unique=' .. name
+    head, said[TRAIT_AT.unique] = head .. ' unique=' .. name, quoted(name)
     if stands then
-      behind = ' stands=' .. stands .. behind
+      behind, said[TRAIT_AT.stands] = ' stands=' .. stands .. behind, quoted(stands)
     end
     if old then
       answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = i, 'replaced', old
     end
   end
   if kind.remember then
-    in_line, once, call_digest = memory_of(i, kind.remember)
+    in_line, said[TRAIT_AT.once], said[TRAIT_AT.call] = memory_of(i, kind.remember)
     head = head .. in_line
   end
-  if kind.keep then
-    head = head .. ' keep=' .. kind.keep
-    seldom_list('keeping')[1] = true
+  if kind.given_line ~= '' then
+    head = head .. kind.given_line
   end
-  local ending = '"' .. rest_of_array({
-    lane ~= '' and quoted(lane), #spec <= spec_max and cjson.encode(spec), expires or false, name and quoted(name) or false,
-    once or false, call_digest or false, stands and quoted(stands) or false, kind.keep or false,
-  }, 8)
-  return digest, head, behind, ending, due_at, place
+  local traits = rest_of_array(said, #TRAITS)
+  return digest, head, behind, ending_of(kind, lane, spec, traits ~= ']' and traits), due_at, place
 end
 
 --- A job with ties or a delay is accepted.
@@ -230,7 +228,7 @@ local function accept_tied(i, id, kind, digest, lane, spec)
     digest, head, behind, ending, due_after, old_place = tie(i, id, kind, digest, lane, spec)
     due_at = due_after or due_at
   else
-    ending = plain_ending(kind, lane, spec)
+    ending = ending_of(kind, lane, spec, kind.behind)
   end
   if due_at <= now then
     if not old_place then
@@ -284,7 +282,7 @@ local function decide_records()
         seq = seq + 1
         local at, ending = digits_of_next(seq), '"]'
         if kind.behind or #spec <= spec_max then
-          ending = plain_ending(kind, lane, spec)
+          ending = ending_of(kind, lane, spec, kind.behind)
         elseif lane ~= '' then
           ending = '","' .. lane .. '"]'
         end

@@ -309,7 +309,7 @@ class App(ManyProducer):
         self.redactor  # noqa: B018 - it is looked up on access
         for task in self._tasks.values():
             task.arguments.check()
-            if task.options.keep_ms:
+            if task.options.keeps_result:
                 task.returned.check()
             if task.isolation is not None:
                 from rq_core.app.locate import place_of

@@ -34,6 +34,18 @@ CONSTANTS: Final = {
         table(str(field.line) for field in fields.TRAITS),
         "the traits, by their names in a state line, in the order in which events carry them",
     ),
+    "TRAIT_AT": (
+        _by_name((str(field.line), at) for at, field in enumerate(fields.TRAITS, 1)),
+        "a trait's place in that order",
+    ),
+    "GIVEN": (
+        table(str(field.line) for field in fields.GIVEN),
+        "the traits that a producer says with a job's ties",
+    ),
+    "STAYS": (
+        _by_name((name, "true") for name in fields.STAYS),
+        "the fields that stand before the lane in a state line: claims leave them as they are",
+    ),
     "NUMBERS": (
         _by_name(
             (str(field.line), "true") for field in fields.TRAITS if field.kind is fields.Kind.NUMBER

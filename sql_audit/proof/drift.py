@@ -12,7 +12,7 @@ The log need not be at rest, nor the mirror level: :mod:`sql_audit.proof.sides` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -33,8 +33,9 @@ from rq_core.model.plugins import Differences
 from rq_core.model.scopes import scopes_of
 from rq_core.model.state_line import Job
 from sql_audit.errors import QueueNotMirrored
-from sql_audit.mirror.intake import fingerprint
+from sql_audit.mirror.intake import Intake, fingerprint, take
 from sql_audit.proof import sides, told, values
+from sql_audit.proof.details import facts_in
 from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.lives import IDS_CHUNK, Told
 from sql_audit.proof.result import QueueResult
@@ -49,9 +50,11 @@ from sql_audit.store.tables import QUARANTINED
 REPORTED_MAX: Final = 20
 """Differences of each kind that are told."""
 
-_PASSED_OVER: Final = frozenset({Kind.LOG_DIFFERS, Kind.UNLOGGED, Kind.LOST, Kind.NO_WAKE})
-"""The log is compared here, and further back than Redis knows it; a worker on its way to a claim
-looks as if no worker would wake."""
+_PASSED_OVER: Final = frozenset(
+    {Kind.LOG_DIFFERS, Kind.LOG_UNREADABLE, Kind.UNLOGGED, Kind.LOST, Kind.NO_WAKE}
+)
+"""The log is compared here, and further back than Redis knows it, and what cannot be read of it is in quarantine or
+will be; a worker on its way to a claim looks as if no worker would wake."""
 
 
 def drift_of(url: str, client: Client, queue: str) -> Differences:
@@ -151,7 +154,7 @@ class _Found(NamedTuple):
 def _compare(client: Client, database: Database, queue: str, *, indexes: bool) -> _Found:
     try:
         return _compare_rows(client, database, queue, indexes=indexes)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         # One damaged row must not end a look at all queues; `audit verify` says which it is.
         says = f"SQL has a row that cannot be read ({type(error).__name__}: {error})"
         return _Found([], [Note(OutboxId(0, 0), 0, says)])
@@ -271,18 +274,38 @@ def _stream(both: sides.Sides) -> Iterator[str]:
 def _told_otherwise(entry_id: str, raw: Mapping[str, str], rows: list[EventRow]) -> str | None:
     if not rows:
         return f"SQL does not have entry {entry_id}"
-    try:
-        entry = decode(entry_id, raw)
-    except Undecodable:
-        return None  # in quarantine
-    kind = str(entry.event)
-    theirs: list[tuple[str, int, str | None]] = [
-        (kind, entry.at_ms, job.job_id) for job in entry.jobs
-    ] or [(kind, entry.at_ms, None)]
-    ours = [(row[4], row[5], row[6]) for row in rows]
-    if ours != theirs and QUARANTINED not in {told[0] for told in ours}:
-        return f"entry {entry_id} is told otherwise by Redis than by SQL"
-    return None
+    told = take(OutboxId.parse(entry_id), raw)
+    aside = {row[3] for row in rows if row[4] == QUARANTINED}
+    theirs = [each for each in _by_redis(told) if each[0] not in aside]
+    ours = [_by_sql(row, told) for row in rows if row[3] not in aside]
+    return None if ours == theirs else f"entry {entry_id} is told otherwise by Redis than by SQL"
+
+
+_Event = tuple[int, str, int, str | None, dict[str, Any]]
+"""One event: its ordinal, type, time and actor, and the fields that are not null."""
+
+
+def _by_redis(told: Intake) -> Iterator[_Event]:
+    """Yield the events of an entry, but for those that the mirror puts into quarantine."""
+    kind, why = str(told.event), {} if told.why is None else {"why": told.why}
+    of_job = [
+        zip(told.columns, each, strict=True) for each in zip(*told.columns.values(), strict=True)
+    ]
+    for ordinal, facts in zip(told.ordinals, of_job, strict=True):
+        yield ordinal, kind, told.at_ms or 0, told.by, why | _said(facts)
+    if told.event is not None and not told.columns:
+        yield 0, kind, told.at_ms or 0, told.by, why | _said(told.data.items())
+
+
+def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in facts if value is not None}
+
+
+def _by_sql(row: EventRow, told: Intake) -> _Event:
+    """The event of a row. It has its job's task and claim, too, where the event in Redis does not name them."""
+    columns = {"id": row[6], "claim": row[7], "task": row[9]}
+    named = {name: value for name, value in columns.items() if name in told.columns}
+    return row[3], row[4], row[5], row[8], {**facts_in(row[10]), **_said(named.items())}
 
 
 def _both(job: Job, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:

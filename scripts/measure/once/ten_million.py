@@ -1,6 +1,6 @@
-"""A log of ten million events, and how long it takes to ask it something: see scripts/measure/ten-million.
+"""A log of ten million events, and how long it takes to ask it something: see scripts/measure/once/run ten-million.
 
-The log is simulated (tests/kit/long_log.py) and written by the mirror itself. Then every everyday query of
+The log is simulated (scripts/measure/once/long_log.py) and written by the mirror itself. Then every everyday query of
 docs/how-to/audit-log.md, one job's history, `why` and `at` are asked: how long each took, and by which plan. At last
 `audit verify` reads all of it.
 """
@@ -24,11 +24,11 @@ from typing import Any, Final
 
 from sqlalchemy import event, text
 
+from scripts.measure.once.long_log import EPOCH, LongLog
 from sql_audit.mirror import service
 from sql_audit.queries import history, timeline, window
 from sql_audit.store import migrate, partitions
 from sql_audit.store.database import Database
-from tests.kit.long_log import EPOCH, LongLog
 from tests.kit.processes import ROOT, python
 from tests.kit.servers import DurablePostgres
 
@@ -195,7 +195,7 @@ def full_scans(database: Database, plans: list[list[str]]) -> list[str]:
 def _empty(database: Database, partition: str) -> bool:
     """Whether a partition has no rows, as those of the months to come: it may be read as a whole."""
     with database.readers.connect() as connection:
-        return connection.exec_driver_sql(f"SELECT 1 FROM {partition} LIMIT 1").first() is None
+        return connection.exec_driver_sql(f"SELECT 1 FROM {partition} LIMIT 1").first() is None  # noqa: S608 - a partition that the database named
 
 
 def verified(database: Database) -> tuple[str, float, float]:
@@ -296,15 +296,15 @@ def main() -> int:
                     }
     if options.doc:
         head = [
-            "<!-- Written by scripts/measure/ten-million --doc. -->",
+            "<!-- Written by scripts/measure/once/run ten-million --doc. -->",
             "",
             "# Everyday questions to a long log",
             "",
             "How long the queries of [the audit log](../how-to/audit-log.md#everyday-queries) and",
             "three commands take; and the plans.",
             "",
-            "Three queues in six days (`tests/kit/long_log.py`), brought into each database by the mirror itself,",
-            f"and analysed in PostgreSQL. The first time, and the median of {REPEATS} after it.",
+            "Three queues in six days (`scripts/measure/once/long_log.py`), brought into each database by the",
+            f"mirror itself, and analysed in PostgreSQL. The first time, and the median of {REPEATS} after it.",
             "",
         ]
         options.doc.write_text("\n".join(head + lines))

@@ -1,6 +1,6 @@
 """A SQLite audit database with a crowd around it: mirrors that write and readers that ask.
 
-    python -m tests.rigs.sqlite_crowd --seconds 60
+    scripts/measure/once/run sqlite-crowd --seconds 60
 
 starts a server, two mirrors and eight readers, each a process of its own, has jobs happen all the
 while, and says what was found: locked databases, events twice or missing, transactions that overlap,
@@ -107,7 +107,7 @@ def mirror(redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
     while not (stop.is_set() and idle):
         try:
             outcome = mirror_.turn().outcome
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is told
             told["errors"].append(repr(error))
             break
         batches += outcome is Outcome.MIRRORED
@@ -133,7 +133,7 @@ def reader(_redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
                 told["errors"].append(f"{there} events, the cursor counts {counted}")
             history.report(database.readers, QUEUE)
             history.tail(database.readers, QUEUE, 5)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is told
             told["errors"].append(repr(error))
         reads += 1
     database.close()
@@ -148,7 +148,14 @@ def run(redis_url: str, path: Path, seconds: float, *, mirrors: int = 2, readers
     writer = StreamWriter(source, QUEUE)
     Mirror(source, database, QUEUE).turn()
     roles = ["mirror"] * mirrors + ["reader"] * readers
-    words = ("tests.rigs.sqlite_crowd", "--redis", redis_url, "--audit", str(path), "--role")
+    words = (
+        "scripts.measure.once.sqlite_crowd",
+        "--redis",
+        redis_url,
+        "--audit",
+        str(path),
+        "--role",
+    )
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(python(*words, role, log=path.with_name(f"{n}-{role}.log")))

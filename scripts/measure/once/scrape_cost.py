@@ -1,6 +1,6 @@
 """What a look at all queues costs Redis when a million jobs wait, in fifty thousand lanes.
 
-    scripts/measure/scrape [--jobs N] [--lanes N] [--looks N]
+    scripts/measure/once/run scrape-cost [--jobs N] [--lanes N] [--looks N]
 
 It fails if a look takes Redis 5 ms or more, by Redis' own count (INFO commandstats).
 """
@@ -60,7 +60,7 @@ def measure(url: str, count: int, lanes: int, looks: int) -> list[float]:
         (state,) = client.run(client.calls.reads.looks(["lanes"]))[0]
         seconds = time.monotonic() - began
         lanes_are = f"{state.open_lanes:,} lanes are open and {state.blocked_lanes:,} blocked"
-        print(f"{count:,} jobs in {seconds:.0f} s; {lanes_are}")  # noqa: T201 - what it is called for
+        print(f"{count:,} jobs in {seconds:.0f} s; {lanes_are}")
         took = []
         for _ in range(looks):
             before = redis_ms(control)
@@ -86,7 +86,7 @@ def main() -> int:
                 server.stop()
         middle, most = statistics.median(took), max(took)
         says = f"{engine.name}: {middle:.2f} ms a look in Redis, {most:.2f} ms at most"
-        print(says)  # noqa: T201 - what it is called for
+        print(says)
         status |= middle >= MS_MAX
     return status
 

@@ -1,6 +1,6 @@
 """Fork while another thread makes an app's first calls, at one moment after the other; see tests/app/test_forks.py.
 
-    python -m tests.rigs.forks URL MOMENTS
+    scripts/measure/once/run forks URL MOMENTS
 
 This process imports nothing but the app, and forks once per moment: in that process a thread uses the app for the first
 time, and at that moment its main thread forks, as a preforking server does. The child must be able to use the app, too.

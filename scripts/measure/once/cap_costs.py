@@ -1,18 +1,28 @@
-"""Nobody blocked, flat cost: what claims and completions cost beside very much that waits, in ``redis.call``s."""
+"""What claims and completions cost beside very much that waits, in ``redis.call``s.
+
+    scripts/measure/once/run cap-costs [--jobs N] [--tenants N] [--engine NAME]
+
+It fails if completions of many jobs do not all cost the same. The short form: tests/lua/test_caps_budget.py.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+import click
+
 from rq_core.model.job import NewJob
 from rq_core.protocol.enqueue import ENQUEUE_CHUNK
 from rq_core.scripts.script import script
+from tests.kit.reaper import close_reaper
 from tests.kit.seed import Seed
-from tests.kit.servers import RedisServer
+from tests.kit.servers import RedisServer, engines
 from tests.kit.tally import Tally, calls_of
+from tests.rigs.stage import directory, served
 
 
 def seeded(server: RedisServer) -> Seed:
@@ -92,7 +102,7 @@ def completions(
     server: RedisServer, jobs: int, tenants: int, *, batch: int
 ) -> tuple[list[float], list[float]]:
     """A task cap of 10 over tenants of cap 1, drained: calls per completion and µs of the server's time, by tenth."""
-    draw = random.Random(7)
+    draw = random.Random(7)  # noqa: S311 - it shall repeat
     calls, micros = [], []
     with seeded(server) as seed:
         seed.cap("task=t", 10)
@@ -118,3 +128,31 @@ def completions(
             calls.append(tally.calls / (done - start))
             micros.append(tally.script_us / (done - start))
     return calls, micros
+
+
+@click.command()
+@click.option("--jobs", default=100_000, show_default=True)
+@click.option("--tenants", default=2_000, show_default=True)
+@click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
+def main(jobs: int, tenants: int, engine: str) -> None:
+    """Nothing costs more because more waits: counted in calls that the scripts make."""
+    problems = []
+    with directory() as place, served({e.name: e for e in engines()}[engine], place) as server:
+        for line in itertools.chain(claim_costs(server, (0, 1_000, jobs)), beside(server, jobs)):
+            click.echo(line)
+        for batch in (1, 10):
+            calls, micros = completions(server, jobs, tenants, batch=batch)
+            click.echo(
+                f"{jobs:,} jobs of {tenants:,} tenants, {batch} ended per turn: calls per completion by tenth"
+                f" {' '.join(f'{c:.1f}' for c in calls)}; µs {' '.join(f'{u:.0f}' for u in micros)}"
+            )
+            if max(calls) > 1.2 * min(calls):
+                problems.append("the calls per completion are not constant")
+    close_reaper()
+    for problem in problems:
+        click.echo(f"FELL SHORT: {problem}", err=True)
+    raise SystemExit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

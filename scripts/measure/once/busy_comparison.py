@@ -1,6 +1,6 @@
 """`audit verify --redis` and `doctor --audit`, again and again beside a busy queue, on both databases.
 
-    python -m tests.rigs.busy_comparison --rounds 200 --jobs 3000
+    scripts/measure/once/run busy-comparison --rounds 200 --jobs 3000
 
 starts a server, keeps thousands of jobs alive in it while jobs begin and end, has the mirror's service follow, and runs
 both commands all the while. None may say that something is violated or drifts. At the end jobs are taken out of Redis

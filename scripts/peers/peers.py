@@ -15,7 +15,7 @@ from pathlib import Path
 import throughput
 from figures import Figures
 from sizes import Sizes
-from stage import Contender, Failed, Stage
+from stage import HERE, Contender, Failed, Stage
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rq-core-bench"
 INSTALL_S = 300
@@ -40,8 +40,8 @@ class Peer:
     two_workers: bool = True
 
     @property
-    def script(self) -> str:
-        return f"{self.name}_peer.py"
+    def script(self) -> Path:
+        return Path(__file__).parent / f"{self.name}_peer.py"
 
 
 PEERS = (
@@ -69,7 +69,12 @@ def measure(stage: Stage, sizes: Sizes, figures: Figures, say: Callable[[str], N
             figures.peers[peer.name].failures["install"] = str(failure)
             continue
         ready[peer.name] = Contender(
-            peer.name, peer.script, str(python), (peer.kind,), part_s=PART_S
+            peer.name,
+            peer.script,
+            str(python),
+            (peer.kind,),
+            environment={"PYTHONPATH": str(HERE)},
+            part_s=PART_S,
         )
     for repeat in range(min(sizes.repeats, 3)):
         for peer in PEERS:

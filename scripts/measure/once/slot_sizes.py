@@ -1,6 +1,6 @@
 """How long the slot of a queue of some size takes to move, and how long its nodes are blocked by the largest key.
 
-    python -m tests.rigs.slot_sizes 10000 100000
+    scripts/measure/once/run slot-sizes 10000 100000
 
 Each number is that of jobs that wait, with arguments of 200 bytes. MIGRATE sends a key whole, and both nodes do nothing
 else meanwhile: they must be done before `cluster-node-timeout`, or the others take them for dead.

@@ -1,4 +1,7 @@
-"""A cap that is raised or removed while very many wait: how long the change takes, and when the first one runs."""
+"""How long it takes to raise or remove a cap that very many jobs wait for, and when the first one runs.
+
+scripts/measure/once/run cap-changes [--jobs N] [--lanes N] [--engine NAME]
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import click
+
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
@@ -15,7 +20,9 @@ from rq_core.model.machine import Priority
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
-from tests.kit.servers import RedisServer
+from tests.kit.reaper import close_reaper
+from tests.kit.servers import RedisServer, engines
+from tests.rigs.stage import directory, served
 
 QUEUE = "many"
 SLOW_US = 1_000
@@ -218,3 +225,19 @@ def first_cap(server: RedisServer, jobs: int) -> Change:
             f"; the job of another task behind them ran in claim {made:,},"
             f" after {time.perf_counter() - began:.1f} s",
         )
+
+
+@click.command()
+@click.option("--jobs", default=1_000_000, show_default=True)
+@click.option("--lanes", default=100_000, show_default=True)
+@click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
+def main(jobs: int, lanes: int, engine: str) -> None:
+    """A cap is raised or removed while very many jobs wait."""
+    with directory() as place, served({e.name: e for e in engines()}[engine], place) as server:
+        for found in all_changes(server, jobs, lanes):
+            click.echo(found.line())
+    close_reaper()
+
+
+if __name__ == "__main__":
+    main()

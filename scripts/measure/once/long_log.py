@@ -50,7 +50,7 @@ class QueueLog:
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
         self.tasks, self.places, self.takes_ms, self.share = QUEUES[name]
-        self.dice = random.Random(f"{name}-{seed}")
+        self.dice = random.Random(f"{name}-{seed}")  # noqa: S311 - it shall repeat
         self.now_ms = EPOCH
         self.seq = -1
         self.events = 0
