@@ -36,7 +36,7 @@ class JobList:
     damaged: tuple[str, ...] = ()
     """Why other jobs cannot be read, one sentence each."""
     total: int = 0
-    """How many there are, of dead jobs."""
+    """How many dead jobs the queue has; 0 in a list of other jobs."""
 
 
 class _Source(NamedTuple):

@@ -106,7 +106,7 @@ def since(job: JobState | None, now_ms: float) -> str:
 
 
 def unknown_task(row: ListedJob) -> str:
-    """Return a sentence if no worker that lives has told of the task of a job that waits; else empty."""
+    """Return a sentence if a job waits whose task no live worker has; else empty."""
     waits = row.job.state in (State.READY, State.SCHEDULED)
     has = row.known.knows(row.job.fields.get("task"))
     return "no live worker has told of this task" if waits and has is False else ""
