@@ -16,7 +16,7 @@ from rq_core.model.remembered import Result, read_result
 from rq_core.model.state_line import JobState
 from rq_core.protocol.lines import PAGE, errors_of, jobs_of
 from rq_core.protocol.plan import Plan, pairs_of
-from rq_core.protocol.presence import KnownTasks, known_tasks, rows_command
+from rq_core.protocol.presence import KnownTasks, known_tasks, rows_command, rows_of
 from rq_core.protocol.steps import Command, Reading, Steps, time_ms
 
 MEMBERS_MAX: Final = 10_000
@@ -109,9 +109,10 @@ class JobReads(Reading):
     def known_tasks(self, queue: str) -> Plan[KnownTasks]:
         """Which tasks the workers have that work for the queue now."""
         # The time of the queue's own shard: a cluster's servers have clocks of their own.
-        rows = ["TIME"], rows_command(self._keys(queue))
-        now, (cursor, found) = yield from self._delivery.ask([*rows], queue)
-        return known_tasks(pairs_of(found), time_ms(now), whole=str(cursor) == "0")
+        commands = [["TIME"], rows_command(self._keys(queue))]
+        now, (cursor, found) = yield from self._delivery.ask(commands, queue)
+        rows = pairs_of(found)
+        return known_tasks(rows, rows_of(rows, time_ms(now)), whole=str(cursor) == "0")
 
 
 def _jobs(

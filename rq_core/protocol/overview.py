@@ -343,7 +343,7 @@ def look(keys: QueueKeys) -> Steps[QueueOverview]:
     # One damaged job must not hide its queue. The worker that claims it says so, and so does doctor.
     read, damaged = yield from jobs_of(keys, list(filter(None, dict.fromkeys(ids))))
     jobs = {job.id: job for job in read}
-    ages = {job.id: max(0, now_ms - job.since_ms) for job in read if job.since_ms is not None}
+    ages = {job.id: max(0, now_ms - since) for job in read if (since := job.since_ms) is not None}
     of_lanes = iter(then.jobs)
     lanes = [
         lane._replace(age_ms=ages.get(head), jobs=next(of_lanes) if lane.scope else 0)
@@ -356,6 +356,7 @@ def look(keys: QueueKeys) -> Steps[QueueOverview]:
     waits = [lane for lane in lanes if lane.scope]
     blocked_ms = [lane.age_ms for lane in waits if lane.age_ms is not None]
     rows, all_rows = pairs_of(first.workers[1]), str(first.workers[0]) == "0"
+    workers = rows_of(rows, now_ms)
     gate = limits.get(QUEUE)
     active_ms = number("last_activity")
     return QueueOverview(
@@ -392,14 +393,14 @@ def look(keys: QueueKeys) -> Steps[QueueOverview]:
             for name, holders, blocked_lanes in zip(names, then.holders, then.lanes, strict=False)
         ),
         scopes_exact=limits_exact and len(names) <= SCOPES_MAX,
-        workers=rows_of(rows, now_ms),
+        workers=workers,
         workers_exact=all_rows,
         remembered=sum(then.remembered),
         remembered_bytes=number("results_bytes"),
         kept_bytes=number("kept_bytes"),
         unserved=_unserved(
             [jobs[job_id] for job_id in due_ids if job_id in jobs],
-            known_tasks(rows, now_ms, whole=all_rows),
+            known_tasks(rows, workers, whole=all_rows),
         ),
         evicted=number("evicted"),
         **counted,

@@ -156,7 +156,7 @@ class Reads(JobReads, ScopeReads):
     def counts(self, queue: str) -> Plan[QueueCounts]:
         """How many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is no number."""
         keys = self._keys(queue)
-        asked = [*map(list, sizes(keys)), ["HGET", keys("caps"), QUEUE]]
+        asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
         *replies, cap = yield from self._delivery.ask(asked, queue)
         facts = pairs_of(replies[-1])
 

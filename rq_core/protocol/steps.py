@@ -19,8 +19,8 @@ from rq_core.protocol.plan import Plan
 
 T = TypeVar("T")
 
-Command = Sequence[Any]
-Steps = Generator[Sequence[Command], Sequence[Any], T]
+Command = list[Any]
+Steps = Generator[list[Command], list[Any], T]
 
 TOGETHER_MAX: Final = 1_000
 """Commands in one round trip."""
@@ -28,11 +28,13 @@ WHY_MAX: Final = 300
 """Characters of the reason why a queue cannot be read."""
 
 
-def ask(**questions: Command | Sequence[Command]) -> Steps[Any]:
+def ask(**questions: Command | list[Command]) -> Steps[Any]:
     """Ask questions in one round trip. Returns an object that has the answer to each under its name; a list of answers
     to a list of commands."""
     single = {name for name, asked in questions.items() if asked and isinstance(asked[0], str)}
-    listed = {name: [asked] if name in single else asked for name, asked in questions.items()}
+    listed: dict[str, list[Command]] = {
+        name: [asked] if name in single else asked for name, asked in questions.items()
+    }
     replies = iter((yield [command for commands in listed.values() for command in commands]))
     found = {name: list(islice(replies, len(commands))) for name, commands in listed.items()}
     return SimpleNamespace(**{n: each[0] if n in single else each for n, each in found.items()})
@@ -55,7 +57,7 @@ def run(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
             return done.value  # type: ignore[no-any-return]
         replies = []
         for at in range(0, len(commands), TOGETHER_MAX):
-            some = [list(command) for command in commands[at : at + TOGETHER_MAX]]
+            some = commands[at : at + TOGETHER_MAX]
             replies += yield from delivery.ask(some, queue)
 
 
@@ -77,7 +79,7 @@ class Reading:
         name: what keeps one queue from being read hides no other."""
         running = {queue: _Contained(steps) for queue, steps in reads.items()}
         while asked := [each for each in running.values() if each.asks is not None]:
-            commands = [list(command) for each in asked for command in each.asks or ()]
+            commands = [command for each in asked for command in each.asks or ()]
             replies = iter((yield from self._delivery.asking.ask_each(commands)))
             for each in asked:
                 each.take(list(islice(replies, len(each.asks or ()))))
@@ -90,7 +92,7 @@ class _Contained(Generic[T]):
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
-        self.asks: Sequence[Command] | None = ()
+        self.asks: list[Command] | None = []
         """The commands whose answers it waits for; None: it has ended."""
         self.found: list[T] = []
         """What it returned, if it did."""

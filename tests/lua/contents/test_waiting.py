@@ -128,7 +128,7 @@ def test_where_many_jobs_stand_is_read_without_their_arguments(seed: Seed, count
     lines = lines_of(seed.snapshot())
     assert [lines.get(job_id) for job_id in asked] == found
     question = next(asked_lines(seed.keys, asked[-500:]))
-    replies = seed.client.run(seed.calls.delivery.ask([list(each) for each in question]))
+    replies = seed.client.run(seed.calls.delivery.ask(question))
     assert "yyyy" not in str(replies)
 
 
