@@ -3,18 +3,17 @@ worker learns of it when it next extends its leases.
 
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
 Flags: allow-oom
-Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-With: results kept returned
+Keys: jobs state
 Unread: jobs
 Args: slot number:int by why
 Each: id
 Uses: call(open_call close_call now) seldom(seldom) emit(emit quoted) state(write_line) named(decide_named)
-    ended(refuse_keys leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) lane_write(check_lanes write_lanes) batch(call_many)
+    ended(leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
 
-local refusal = open_call() or refuse_keys()
+local refusal = open_call()
 if refusal then
   return refusal
 end

@@ -3,7 +3,7 @@ counted on, and they join the tail of the line. They have no deadline any more. 
 again; if another job holds it, the job stays dead, unless the other one waits and its deadline is over.
 
 Transitions: dead -requeued-> ready
-Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
+Keys: jobs state dead expiring
 Later: sequence
 Unread: dead jobs expiring
 Args: slot number:int by why

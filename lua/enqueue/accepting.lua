@@ -74,7 +74,7 @@ end
 --- Check a record whose kind has ties. Returns its digest, or a reply that refuses the call.
 local function check_ties(i, kind, digest)
   if (kind.remember or kind.keep) and not results then
-    return nil, {'with'}
+    return nil, {'with', 'remembers'}
   elseif kind.remember then
     digest = want_memory(i, digest)
   end

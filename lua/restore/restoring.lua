@@ -37,7 +37,7 @@ local function check_restore()
     if not job or not (is_known and job.task or kind == 'remember' and job.once or stands) then
       return {'refused', 'arguments', 'kind'}
     elseif (job.once or job.keep) and not results then
-      return {'with'}
+      return {'with', 'remembers'}
     end
     is_remembered = is_remembered or job.once or job.keep
     ids[i] = id

@@ -27,7 +27,7 @@ from rq_core.scripts.source import Part, Source, include_paths, read, source
 VARIABLES: Final = ("now", "now_text", "facts")
 """The variables of includes that every room may read; only the files that define them assign them."""
 RESET: Final = "resets[#resets + 1] = reset"
-_HELPERS: Final = ("whole_number", "integer")
+_HELPERS: Final = ("whole_number", "integer", "refuse_keys")
 OPENING: Final = "(function("
 """How a room begins, behind what others take from it."""
 

@@ -22,6 +22,7 @@ from rq_core.model.keys import CHANNEL, KEYS
 from rq_core.model.machine import Event, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import script
+from rq_core.scripts.binding import READY
 from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
 from rq_core.scripts.source import include_paths
@@ -107,12 +108,19 @@ def states_md() -> str:
 
 
 def _script_row(name: str) -> tuple[str, ...]:
-    header = script.script(name).header
+    made = script.script(name)
+    header = made.header
     arrows = "<br>".join(f"`{arrow}`" for arrow in header.transitions) or "none"
+    keys = dict.fromkeys("ready" if key in READY else key for key in made.keys)
     takes = "<br>".join(
-        f"{section.lower()}: {code(header.words(section))}"
-        for section in ("Keys", "With", "Args", "Each")
-        if header.words(section)
+        f"{what}: {code(words)}"
+        for what, words in (
+            ("keys", keys),
+            *((f"with the fact `{fact}`", group) for fact, group in made.on_demand.items()),
+            ("args", header.words("Args")),
+            ("each", header.words("Each")),
+        )
+        if words
     )
     return (f"[`{name}`]({name}.lua)", _purpose(header), arrows, takes, header.sections["Returns"])
 
@@ -188,7 +196,9 @@ binding of names to positions from it; no index of KEYS or ARGV is written anywh
 | first line | the script's name, and what it is for |
 | `Transitions` | the arrows that it may draw: `source -event-> target`; `none` is: not in Redis |
 | `Flags` | Redis' script flags; `allow-oom`: it runs at `maxmemory` too |
-| `Keys` | the keys that it touches, each a local of that name |
+| `Keys` | its keys, each a local of that name; a script has those of its includes, too; `every`: all, and a list of them |
+| `Fact` | the field of `meta` that switches this part on |
+| `With` | the keys of the part: only calls to queues with that fact carry them; else they are nil |
 | `Meta` | the fields of `meta` that it reads when it begins, all with one command |
 | `Later` | the fields of `meta` that it reads one by one, if it needs them, or only changes |
 | `Args` | one argument each, a local of that name; `:int` ones are numbers |

@@ -4,7 +4,8 @@ The loader (:mod:`rq_core.scripts.assemble`) refuses headers that it cannot bind
 when the documentation is generated, and not at run time:
 
 - a script's Transitions are those of the one table, and it emits their events and no others;
-- every key, argument, record field, include and field of ``meta`` that is declared is used;
+- every key, argument, record field, include and field of ``meta`` that is declared is used, and every key that is
+  touched is declared;
 - every field of ``meta`` that is read is declared, since an undeclared one reads as its default; and every one that is
   changed, too;
 - every name that a file takes from an include stands in its ``Uses``, and is used;
@@ -32,6 +33,7 @@ from rq_core.model.machine import Event
 from rq_core.model.settings import SETTINGS
 from rq_core.scripts import rooms, script
 from rq_core.scripts import source as lua_files
+from rq_core.scripts.binding import EVERY, in_order
 from rq_core.scripts.header import Header
 from scripts.docs import lua_names
 
@@ -157,11 +159,26 @@ def _of_any(source: Source) -> Iterator[str]:
     for found in _FUNCTION.finditer(source.code):
         if (size := _lines(found[0])) > LINES_MAX:
             yield f"has a function of {size} lines: {found[1]}"
+    yield from _of_keys(source)
     unread = set(source.header.words("Unread"))
-    for word in sorted(unread - set(source.header.words("Keys"))):
-        yield f"declares {word} in Unread but not in Keys"
     if bool(unread) != ("check_keys" in source.mentions):
         yield "has an Unread section and calls no check_keys(), or the other way round"
+
+
+def _of_keys(source: Source) -> Iterator[str]:
+    """Check that a file names the keys that it touches. A script has the keys that its includes name."""
+    header = source.header
+    unread = set(header.words("Unread"))
+    declared = {*header.words("Keys"), *header.words("With")}
+    own = source.defines | lua_names.local_names(source.code)
+    arguments = {*_names(header, "Args"), *_names(header, "Each")}
+    known = {EVERY} if EVERY in declared else {*in_order([EVERY]), EVERY}
+    touched = (source.mentions & known) - own - arguments
+    for word in sorted(unread - declared):
+        yield f"declares {word} in Unread but not in Keys"
+    yield from (f"touches the key {word} undeclared" for word in sorted(touched - declared))
+    for word in sorted(declared - touched - unread):
+        yield f"declares {word} in Keys or With but does not use it"
 
 
 def _of_names(source: Source) -> Iterator[str]:
@@ -239,8 +256,8 @@ def _of_include(source: Source) -> Iterator[str]:
         for name in sorted((changing | tables) - first_values - kept)
     )
     yield from (f"keeps {name} and resets it" for name in sorted(kept & first_values))
-    for word in (*kept, *source.header.words("Args"), *source.header.words("Keys")):
-        if word not in source.mentions and word not in source.header.words("Unread"):
+    for word in (*kept, *source.header.words("Args")):
+        if word not in source.mentions:
             yield f"declares {word} but does not use it"
 
 
@@ -266,15 +283,14 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
     strange = emitted & (event_fields.JOB_EVENT_FIELDS.keys() - of_table - _OF_ANY_SCRIPT)
     yield from (f"emits {event}, which is not in the table" for event in sorted(strange))
 
-    for section in ("Keys", "With", "Args"):
-        for word in _names(header, section):
-            if word not in mentions:
-                yield f"declares {word} in {section} but does not use it"
+    for word in _names(header, "Args"):
+        if word not in mentions:
+            yield f"declares {word} in Args but does not use it"
     yield from _of_records(_names(header, "Each"), bare)
     yield from _of_meta(everything, code)
     if (size := _lines(source.code)) > LINES_MAX:
         yield f"has a body of {size} lines"
-    yield from (f"has no {s}" for s in ("Keys", "Returns", "Invariants") if not header.words(s))
+    yield from (f"has no {s}" for s in ("Returns", "Invariants") if not header.words(s))
     if set(header.words("Flags")) - {"allow-oom"}:
         yield f"has the flags {header.sections['Flags']}"
 

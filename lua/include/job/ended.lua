@@ -5,7 +5,7 @@ The fact `ties` says that the queue has had jobs with more to end than themselve
 `seldom` ones: `gone` and `died`; `untied`, members of `expiring` that end with their jobs; `named` and `named_ids`, fields of `slots`
 for the names of jobs that end, and the ids of these; and `freed`, those of these fields whose names the jobs hold.
 
-Keys: state jobs expiring slots results
+Keys: state jobs expiring slots
 Meta: ties remembers audit
 Later: dead_retention_ms backlog_bytes backlog_max_bytes
 Unread: expiring
@@ -44,12 +44,6 @@ local function give_up_name(id, job)
     local named, ids = seldom_list('named'), seldom_list('named_ids')
     named[#named + 1], ids[#ids + 1] = name_field(job.unique), id
   end
-end
-
---- The reply to a call that may end jobs whose ids are remembered, and lacks the keys for that; else nil. It comes before the call
---- decides anything.
-local function refuse_keys()
-  return facts.remembers and not results and {'with'} or nil
 end
 
 --- A job leaves Redis. `job` is its record; `outcome` says how it ended, `fence` under which claim. If its id is remembered, that is kept; a job

@@ -22,7 +22,8 @@ The fact `remembers` says that the queue has had jobs of either kind. `results_b
 all `seldom`: `kept_lines` and `kept_marks`, ids with their lines and moments; `kept_values`, ids and values; `forgotten`, ids; `emptied`, ids
 that lose their value; `growth`, by how much `results_bytes` grows, then `kept_bytes`, then `evicted`.
 
-Keys: results kept returned
+Fact: remembers
+With: results kept returned
 Later: results_bytes kept_bytes kept_max_bytes evicted
 Unread: results kept returned
 Kept: memory
