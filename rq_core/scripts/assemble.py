@@ -37,7 +37,7 @@ from rq_core.scripts.binding import (
 )
 from rq_core.scripts.constants import constants
 from rq_core.scripts.header import Header, HeaderError, Variant
-from rq_core.scripts.rooms import RESET, build, resolve
+from rq_core.scripts.rooms import ENDINGS, RESET, TABLE, build, resolve
 from rq_core.scripts.source import Source, read, words
 
 _BASE_META: Final = ("layout", "epoch", "replid")
@@ -98,6 +98,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         f"local {', '.join(built.variables)}" if built.variables else "",
         refuse_keys(on_demand) if "refuse_keys" in everything else "",
         "local resets = {}",
+        *(f"local {table} = {{}}" for table in (TABLE, ENDINGS) if table in everything),
         *built.rooms,
         f"local function take_globals() {taken} = globals() end",
         f"local function bind({bound})",

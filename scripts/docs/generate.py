@@ -196,7 +196,7 @@ binding of names to positions from it; no index of KEYS or ARGV is written anywh
 | first line | the script's name, and what it is for |
 | `Transitions` | the arrows that it may draw: `source -event-> target`; `none` is: not in Redis |
 | `Flags` | Redis' script flags; `allow-oom`: it runs at `maxmemory` too |
-| `Keys` | its keys, each a local of that name; a script has those of its includes, too; `every`: all, and a list of them |
+| `Keys` | its keys, each a local of that name; a script has those of its includes, too; `every`: a list of all |
 | `Fact` | the field of `meta` that switches this part on |
 | `With` | the keys of the part: only calls to queues with that fact carry them; else they are nil |
 | `Meta` | the fields of `meta` that it reads when it begins, all with one command |
@@ -205,6 +205,8 @@ binding of names to positions from it; no index of KEYS or ARGV is written anywh
 | `Each` | the fields of the records after them: `each(i)` returns one, `each_count` is how many |
 | `Unread` | keys that it may get to write without having read them: `check_keys()` fails if one is of another type |
 | `Kept` | its variables that outlive a call: constants, and what was made of a text, which is true of it in any call |
+| `Lists` | lists that most calls do without, in the file's own table `lists`: `list_of(lists, 'name')` makes one |
+| `Parts` | files with steps that scripts run, in order, see `include/call/parts` |
 | `Uses` | from which includes it takes something, and what: `include(name name)` |
 | `Returns` | the answers, by their first word; `{A B}…` repeats; `WORD` in capitals is a value |
 | `Invariants` | what it keeps true, by its number in `ARCHITECTURE.md` |
@@ -229,7 +231,9 @@ What a file uses and does not define comes from one of these places:
   assigns it.
 - **The header**: a key by its name, `ready` as a table of the four lists from 0; an argument by its name; `each(i)` and
   `each_count`; and `check_keys()`, which is made from the `Unread` of the same file.
-- **The loader**: `whole_number(text)`, the number if it is a whole one between -10^13 and 10^13, else nil.
+- **The loader**: `whole_number(text)`, the number if it is a whole one between -10^13 and 10^13, else nil;
+  `refuse_keys()`, the answer to a call that lacks the keys of a fact, else nil; `PARTS` and `ENDINGS`, the parts of the
+  script, and those of them that end with a job.
 - **The model**: the constants below, from `rq_core/model`.
 
 The text is loaded once as a function of Redis, so variables outlive a call. What an include keeps during a call stands
