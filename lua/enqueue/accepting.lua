@@ -17,19 +17,22 @@ Meta: sequence caps_by_task ties remembers
 Args: by spec_max
 Unread: state
 Lists: keeping
-Reads: recalling(calls left noted plain recalled) remembered(kept_lines)
-Uses: call(now now_text) seldom(seldom seldom_list) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
+Uses: call(now now_text) parts(list_of has_lists run_parts may_end_more) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
     placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put) ids(is_id ID_LENGTH)
-    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
-    naming(want_name read_holders kept_by take_name emit_left write_left write_names) ended(check_ended) overdue(expire_overdue)
-    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same) batch(call_many read_many)
+    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline)
+    naming(want_name read_holders kept_by take_name) overdue(expire_overdue) remembered(keeps_results)
+    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same is_taken_id is_recalled knows_ids plain_digest has_calls)
+    batch(call_many read_many)
 ]]
+
+local lists = {}
 
 local SPEC_LONG = 256   -- bytes of JSON from which a line in `state` costs less than the copy
 
 local size, record, kind_of   -- how many records there are; what gives one: its id, kind, digest, lane and JSON; and the kinds
 local ids, live      -- by record: its id, and whether Redis has a job of it
 local seen           -- id → the record of this call that was accepted with it; false if there is only one record
+local is_tied        -- whether what is known of ids, or of names, may concern a record
 local next_due       -- when the first scheduled member was due before
 local taken          -- how many jobs are accepted
 local events         -- what the event says of each
@@ -41,17 +44,17 @@ local since          -- how a line ends
 
 local function reset()
   size, record, kind_of, ids, live, seen, next_due, taken, events, dropped = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
-  values, lines, due, answer, seq, since = nil, nil, nil, nil, nil, nil
+  values, lines, due, answer, seq, since, is_tied = nil, nil, nil, nil, nil, nil, nil
 end
 
 --- Read what is known of the ids, the names and the lanes. Returns a reply that refuses the call, or nil.
 local function read_known(names, may_wait)
-  if facts.ties then
+  if may_end_more() then
     expire_overdue(ids, live)
   end
   if results then
     recall(ids, live)
-    local refusal = seldom.calls and refuse_full(live)
+    local refusal = refuse_full(live)
     if refusal then
       return refusal
     end
@@ -60,21 +63,22 @@ local function read_known(names, may_wait)
   if names then
     meet_lanes(names)
   end
-  if seldom.any then
-    local first, recalled = {}, seldom.recalled   -- id → its first record
+  if is_tied then
+    local first = {}   -- id → its first record
     read_holders(size, function(i)
       local id, place = record(i)
       first[id] = first[id] or i
-      return not live[i] and not (recalled and recalled[i]) and first[id] == i and kind_of[place] or nil
+      return not live[i] and not is_recalled(i) and first[id] == i and kind_of[place] or nil
     end)
   end
+  is_tied = is_tied or knows_ids()
   return nil
 end
 
 --- Check a record whose kind has ties. Returns its digest, or a reply that refuses the call.
 local function check_ties(i, kind, digest)
   if (kind.remember or kind.keep) and not results then
-    return nil, {'with'}
+    return nil, {'with', 'remembers'}
   elseif kind.remember then
     digest = want_memory(i, digest)
   end
@@ -90,7 +94,7 @@ end
 --- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are needed, and
 --- what only others write is not read.
 local function check_records(how_many, each_record, kinds)
-  size, record, kind_of, ids = how_many, each_record, kinds, {}
+  size, record, kind_of, ids, is_tied = how_many, each_record, kinds, {}, false
   local names, may_wait, is_long = nil, false, false
   for i = 1, size do
     local id, place, digest, lane, spec = record(i)
@@ -109,6 +113,7 @@ local function check_records(how_many, each_record, kinds)
     ids[i] = id
     if kind.may_wait then
       may_wait = true
+      is_tied = is_tied or kind.has_line
     end
     if #spec > SPEC_LONG then
       is_long = true
@@ -127,9 +132,9 @@ end
 
 --- What keeps a record's job out: the outcome, what stands in its way (`-`: nothing else), and the cap if that is a scope; nil if nothing does.
 local function kept_from(i, id, kind, lane)
-  local noted, has_left = seldom.noted and seldom.noted[id], seldom.left and seldom.left[id]
-  if live[i] and not has_left or seen and seen[id] or seldom.recalled and seldom.recalled[i] or noted then
-    if results and seldom.any then
+  local is_taken, noted = is_taken_id(i, id, live[i])
+  if is_taken or seen and seen[id] then
+    if results then
       return same_or_not(i, seen and seen[id], noted)
     end
     return 'duplicate', '-'
@@ -178,7 +183,7 @@ end
 local function ending_of(kind, lane, spec, behind)
   local has_spec = #spec <= spec_max
   if kind.keep then
-    seldom_list('keeping')[1] = true
+    list_of(lists, 'keeping')[1] = true
   end
   if not behind and not has_spec then
     return lane ~= '' and '","' .. lane .. '"]' or '"]'
@@ -197,7 +202,7 @@ local function tie(i, id, kind, digest, lane, spec)
     note_deadline(id, expires)
   end
   if kind.remember then
-    digest = seldom.plain[i]
+    digest = plain_digest(i)
   end
   if kind.unique then
     digest, name, stands, due_at, old, place = take_name(i, id, kind, lane)
@@ -263,7 +268,7 @@ local function decide_records()
       lane = lane_for(kind)
     end
     local out, on, cap
-    if live[i] or kind.has_rules or seldom.any or seen and seen[id] then
+    if live[i] or kind.has_rules or is_tied or seen and seen[id] then
       out, on, cap = kept_from(i, id, kind, lane)
     end
     if out then
@@ -302,39 +307,36 @@ local function decide_records()
     end
   end
   check_lanes()
-  if seldom.any then
-    check_ended()
-  end
+  run_parts('check')
   return answer
 end
 
 --- Append the events. An id that another job gives up in this call may be dropped, and one that was dropped may come again, and be taken.
 local function emit_records()
-  if seldom.any then
-    emit_left(by)
-  end
+  run_parts('append', by)
   emit('discarded', now_text, by, dropped)
   emit('enqueued', now_text, by, events)
 end
 
+--- The queue has jobs with ties from now on.
+local function switch_on()
+  if not facts.ties and (taken > 0 or keeps_results()) then
+    set_fact('ties', 1)
+  end
+  if not facts.remembers and (keeps_results() or lists.keeping or taken > 0 and has_calls()) then
+    set_fact('remembers', 1)
+  end
+end
+
 --- Write all that.
 local function write_records()
-  if seldom.any then
-    write_left()
-  end
+  run_parts('write')
   call_many('HSET', jobs, values)
   call_many('HSET', state, lines)
   write_joining()
   call_many('ZADD', scheduled, due)
-  if seldom.any then
-    write_deadlines()
-    write_names()
-    if not facts.ties and (taken > 0 or seldom.kept_lines) then
-      set_fact('ties', 1)
-    end
-    if not facts.remembers and (seldom.kept_lines or seldom.keeping or taken > 0 and seldom.calls) then
-      set_fact('remembers', 1)
-    end
+  if has_lists() then
+    switch_on()
   end
   write_lanes()
   if seq ~= fact('sequence') then
