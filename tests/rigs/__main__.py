@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -298,26 +298,18 @@ def outages(
     raise SystemExit(1 if wrong else 0)
 
 
-def _at_length(test: str, variable: str) -> Callable[[int], None]:
-    """A test that runs with so many jobs."""
-
-    def run(jobs: int) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", test, "-q", "-s", "-n", "0"],
-            env={**os.environ, variable: str(jobs)},
-            check=False,
-            cwd=ROOT,
-        )
-        raise SystemExit(done.returncode)
-
-    return run
+def at_length(test: str, variable: str, jobs: int) -> None:
+    """Run a test with so many jobs, and end as it ends."""
+    words = [sys.executable, "-m", "pytest", test, "-q", "-s", "-n", "0"]
+    done = subprocess.run(words, env={**os.environ, variable: str(jobs)}, check=False, cwd=ROOT)
+    raise SystemExit(done.returncode)
 
 
 @main.command()
 @click.argument("jobs", default=10_000)
 def sessions(jobs: int) -> None:
     """Handlers with database sessions on a real PostgreSQL, and workers that are killed: no connection is left."""
-    _at_length("tests/worker/test_sessions.py", "RQ_CORE_SESSIONS_JOBS")(jobs)
+    at_length("tests/worker/test_sessions.py", "RQ_CORE_SESSIONS_JOBS", jobs)
 
 
 @main.command()
@@ -326,7 +318,7 @@ def witness(jobs: int) -> None:
     """Jobs are counted four times over, while worker processes are replaced and killed: by the workers' metrics, by
     the log, by what the jobs wrote, and by what was enqueued. No counter falls, and the totals of the log are exact.
     """
-    _at_length("tests/metrics/test_witness.py", "RQ_CORE_WITNESS_JOBS")(jobs)
+    at_length("tests/metrics/test_witness.py", "RQ_CORE_WITNESS_JOBS", jobs)
 
 
 @main.command()
