@@ -17,7 +17,7 @@ Meta: sequence caps_by_task ties remembers
 Args: by spec_max
 Unread: state
 Lists: keeping
-Uses: call(now now_text) parts(list_of has_lists run_parts may_end_more) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
+Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
     placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put) ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline)
     naming(want_name read_holders kept_by take_name) overdue(expire_overdue) remembered(keeps_results)
@@ -33,6 +33,7 @@ local size, record, kind_of   -- how many records there are; what gives one: its
 local ids, live      -- by record: its id, and whether Redis has a job of it
 local seen           -- id → the record of this call that was accepted with it; false if there is only one record
 local is_tied        -- whether what is known of ids, or of names, may concern a record
+local has_parts      -- whether the call has work besides its own
 local next_due       -- when the first scheduled member was due before
 local taken          -- how many jobs are accepted
 local events         -- what the event says of each
@@ -44,12 +45,12 @@ local since          -- how a line ends
 
 local function reset()
   size, record, kind_of, ids, live, seen, next_due, taken, events, dropped = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
-  values, lines, due, answer, seq, since, is_tied = nil, nil, nil, nil, nil, nil, nil
+  values, lines, due, answer, seq, since, is_tied, has_parts = nil, nil, nil, nil, nil, nil, nil, nil
 end
 
 --- Read what is known of the ids, the names and the lanes. Returns a reply that refuses the call, or nil.
 local function read_known(names, may_wait)
-  if may_end_more() then
+  if facts.ties then
     expire_overdue(ids, live)
   end
   if results then
@@ -71,7 +72,7 @@ local function read_known(names, may_wait)
       return not live[i] and not is_recalled(i) and first[id] == i and kind_of[place] or nil
     end)
   end
-  is_tied = is_tied or knows_ids()
+  is_tied = is_tied or (results or facts.ties) and knows_ids()
   return nil
 end
 
@@ -307,7 +308,7 @@ local function decide_records()
     end
   end
   check_lanes()
-  run_parts('check')
+  has_parts = run_parts('check')
   return answer
 end
 
@@ -335,7 +336,7 @@ local function write_records()
   call_many('HSET', state, lines)
   write_joining()
   call_many('ZADD', scheduled, due)
-  if has_lists() then
+  if has_parts then
     switch_on()
   end
   write_lanes()

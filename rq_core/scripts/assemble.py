@@ -30,6 +30,7 @@ from rq_core.scripts.binding import (
     each_record,
     in_order,
     key_check,
+    may_end_more,
     names_in_redis,
     names_of,
     refuse_keys,
@@ -97,6 +98,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         INTEGER if "integer" in numbers else "",
         f"local {', '.join(built.variables)}" if built.variables else "",
         refuse_keys(on_demand) if "refuse_keys" in everything else "",
+        may_end_more(_endings(includes)) if "may_end_more" in everything else "",
         "local resets = {}",
         *(f"local {table} = {{}}" for table in (TABLE, ENDINGS) if table in everything),
         *built.rooms,
@@ -130,6 +132,12 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         args=names_of(header.words("Args")),
         each=names_of(header.words("Each")),
     )
+
+
+def _endings(includes: Mapping[str, Source]) -> tuple[str, ...]:
+    """The facts of parts that end with a job."""
+    facts = (fact for include in includes.values() for fact in include.header.words("Fact"))
+    return tuple(sorted(set(facts)))
 
 
 def _keys_of(

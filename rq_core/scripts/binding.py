@@ -96,6 +96,12 @@ def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
     )
 
 
+def may_end_more(facts: Iterable[str]) -> str:
+    """``may_end_more()``: whether the queue has a fact of a part that ends with a job."""
+    found = " or ".join(f"facts.{fact}" for fact in facts)
+    return f"local function may_end_more() return {found or 'false'} end"
+
+
 def bind_texts(header: Header, shared: Iterable[str]) -> str:
     """Numbers as they were given, for includes that ask for `NAME_text`."""
     places = {f"{name}_text": at for at, name in enumerate(names_of(header.words("Args")), 1)}

@@ -38,7 +38,7 @@ ENDINGS: Final = "ENDINGS"
 """What its file reads: the parts of the script, and those of them that end with a job."""
 NEW_ROOM: Final = "job"
 """Where an include of a variant stands that is not among those that are shipped."""
-_HELPERS: Final = ("whole_number", "integer", "refuse_keys")
+_HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more")
 OPENING: Final = "(function("
 """How a room begins, behind what others take from it."""
 

@@ -232,7 +232,8 @@ What a file uses and does not define comes from one of these places:
 - **The header**: a key by its name, `ready` as a table of the four lists from 0; an argument by its name; `each(i)` and
   `each_count`; and `check_keys()`, which is made from the `Unread` of the same file.
 - **The loader**: `whole_number(text)`, the number if it is a whole one between -10^13 and 10^13, else nil;
-  `refuse_keys()`, the answer to a call that lacks the keys of a fact, else nil; `PARTS` and `ENDINGS`, the parts of the
+  `refuse_keys()`, the answer to a call that lacks the keys of a fact, else nil; `may_end_more()`, whether the queue has
+  a fact of a part that ends with a job; `PARTS` and `ENDINGS`, the parts of the
   script, and those of them that end with a job.
 - **The model**: the constants below, from `rq_core/model`.
 

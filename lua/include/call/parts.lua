@@ -15,21 +15,21 @@ behind `decide`; a check refuses one that leaves out a step of one of its parts.
 A file names its lists under Lists, and has them in a table `lists` of its own; no other file reads them.
 
 Parts: overdue yielding expiry ended names retaking naming deadline remembered withdrawal dying
+Kept: filled
 Uses: meta(facts)
 ]]
 
-local filled = {}   -- the tables of the files that have lists in this call
+local filled = {}   -- the tables of the files that have lists in this call, or had in calls before…
+local count = 0     -- …and how many have now
 
 local function reset()
-  if #filled > 0 then
-    for i = 1, #filled do
-      local lists = filled[i]
-      for name in pairs(lists) do
-        lists[name] = nil
-      end
+  for i = 1, count do
+    local lists = filled[i]
+    for name in pairs(lists) do
+      lists[name] = nil
     end
-    filled = {}
   end
+  count = 0
 end
 
 --- A list of a file; more may be added to it.
@@ -39,37 +39,25 @@ local function list_of(lists, name)
     list = {}
     lists[name] = list
     if not lists.any then
-      lists.any, filled[#filled + 1] = true, lists
+      count = count + 1
+      lists.any, filled[count] = true, lists
     end
   end
   return list
 end
 
---- Whether any file has a list in this call.
-local function has_lists()
-  return #filled > 0
-end
-
---- Run a step of all parts that have something to do.
+--- Run a step of all parts that have something to do. Returns whether any file has a list.
 local function run_parts(step, actor)
-  if #filled > 0 then
-    for i = 1, #PARTS do
-      local part = PARTS[i]
-      if part.lists.any and part[step] then
-        part[step](actor)
-      end
+  if count == 0 then
+    return false
+  end
+  for i = 1, #PARTS do
+    local part = PARTS[i]
+    if part.lists.any and part[step] then
+      part[step](actor)
     end
   end
-end
-
---- Whether the queue has had jobs with more to end than themselves.
-local function may_end_more()
-  for i = 1, #ENDINGS do
-    if facts[ENDINGS[i].fact] then
-      return true
-    end
-  end
-  return false
+  return true
 end
 
 --- A job ends: let all parts decide. Returns whether anything ends with it.

@@ -35,7 +35,7 @@ end
 --- A field of a job, from its record or from its line; nil if it has none.
 local function field_in(job, name)
   if type(job) == 'string' then
-    return told_in(job, ' ' .. name .. '=')
+    return told_in(job, MARKS[name])
   end
   return job[name]
 end

@@ -4,7 +4,7 @@ Most reports are of one job, from workers with one place: that one is decided an
 
 Keys: state leases
 Args: each each_count worker tails
-Uses: call(now_text) parts(may_end_more) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
+Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
     lane_opening(note_release) batch(call_many) ended(remove_jobs) leaving(all_leave)
 ]]
 
