@@ -10,7 +10,7 @@ Redis, and is refused. If `stamp` is empty, nothing is compared.
 Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
-Keys: meta outbox wake
+Keys: outbox
 Meta: epoch replid audit audit_id stamp baseline whole_epoch
 Later: trimmed
 Args: by audit_id stamp mode known:int

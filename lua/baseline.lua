@@ -6,7 +6,7 @@ CURSOR is 0 in the first call, and in each further one what the call before it a
 jobs in a call, so that no arguments travel. Fewer if their arguments are long: Redis can only read a value as a whole.
 
 Flags: allow-oom
-Keys: meta state jobs outbox
+Keys: jobs state
 Meta: epoch baseline
 Args: by cursor most:int
 Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit emit_queue)

@@ -3,18 +3,17 @@ worker learns of it when it next extends its leases.
 
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
 Flags: allow-oom
-Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-With: results kept returned
+Keys: jobs state
 Unread: jobs
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) seldom(seldom) emit(emit quoted) state(write_line) named(decide_named)
-    ended(refuse_keys leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) lane_write(check_lanes write_lanes) batch(call_many)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit quoted) state(write_line) named(decide_named)
+    ended(leaves) withdrawal(withdraw) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
 
-local refusal = open_call() or refuse_keys()
+local refusal = open_call()
 if refusal then
   return refusal
 end
@@ -35,16 +34,11 @@ local answer = decide_named(function(id, job)
   end
 end)
 check_lanes()
-if seldom.any then
-  check_ended()
-end
+run_parts('check')
 
 emit('cancelled', now, by, cancelled, why)
 emit('cancel_requested', now, by, requested, why)
-if seldom.any then
-  write_ended()
-  write_withdrawn()
-end
+run_parts('write')
 call_many('HSET', state, flagged)
 write_lanes()
 return close_call(answer)

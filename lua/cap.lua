@@ -12,7 +12,6 @@ A task's first cap counts what runs already: those jobs get the scope and hold i
 claim meets it.
 
 Flags: allow-oom
-Keys: meta state waiting lanes open blocked holders caps rates fair scheduled leases outbox slots expiring wake
 Args: slot number:int by why source
 Each: scope limit version:int
 Uses: call(open_call close_call) changing(check_caps decide_caps write_caps)

@@ -4,18 +4,15 @@ Transitions: scheduled -promoted-> ready, ready -claimed-> running, running -lea
     running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none, ready -expired-> none,
     ready -expired-> dead, scheduled -expired-> none, scheduled -expired-> dead
 Flags: allow-oom
-Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
-    slots wake
-With: results kept returned
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
-Uses: ended(refuse_keys) call(open_call) claiming(replay decide_claim emit_claim write_claim close_claim)
+Uses: call(open_call) claiming(replay decide_claim emit_claim write_claim close_claim)
 Returns: ok HEADER {JOB VALUE}… | epoch. HEADER is NOW NEXT_DUE MORE FENCE in one text: NEXT_DUE is - if nothing is scheduled;
     MORE is 1 if something is left that another claim may take; FENCE is - if nothing was claimed. JOB is ID, ID LANE, or
     ID LANE CLAIM FAILED LOST if the job was claimed before, with - for no lane; VALUE is the job's in `jobs`, its JSON last
 Invariants: I2, I3, I4, I6, I9, I10
 ]]
 
-local refusal = open_call(replay) or refuse_keys()
+local refusal = open_call(replay)
 if refusal then
   return refusal
 end

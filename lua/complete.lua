@@ -3,19 +3,18 @@ history is in the outbox.
 
 Transitions: running -succeeded-> none, cancelling -succeeded-> none
 Flags: allow-oom
-Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled leases outbox slots expiring wake
-With: results kept returned
+Keys: jobs scheduled
 Args: slot number:int worker
 Each: id fence
-Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/ended
+Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/leaving
 Unread: scheduled jobs
-Uses: call(open_call close_call) seldom(seldom) success(decide_success emit_success write_success) queue_cap(wake_if_below_cap)
-    lane_opening(free_places) lane_write(check_lanes write_lanes) ended(refuse_keys check_ended write_ended)
+Uses: call(open_call close_call) parts(run_parts) success(decide_success emit_success write_success) queue_cap(wake_if_below_cap)
+    lane_opening(free_places) lane_write(check_lanes write_lanes)
 Returns: ok {REFUSED_ID gone|stale}… | epoch
 Invariants: I2, I3, I6, I9 (a fence that is not in force settles nothing), I10
 ]]
 
-local refusal = open_call() or refuse_keys()
+local refusal = open_call()
 if refusal then
   return refusal
 end
@@ -24,14 +23,10 @@ check_keys()
 free_places()
 wake_if_below_cap(ended)
 check_lanes()
-if seldom.any then
-  check_ended()
-end
+run_parts('check')
 
 emit_success()
 write_success()
-if seldom.any then
-  write_ended()
-end
+run_parts('write')
 write_lanes()
 return close_call(answer)

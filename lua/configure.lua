@@ -1,7 +1,6 @@
 --[[ configure: an operator pauses or resumes a queue, or changes one of its settings.
 
 Flags: allow-oom
-Keys: meta outbox slots expiring wake
 Meta: lease_ms dead_retention_ms sequence fair fair_clock fair_top
 Args: slot number:int by why
 Each: field value:int

@@ -5,8 +5,7 @@ until the mirror has that event, which is the last one, and removes them then. A
 such event. Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
-Keys: meta jobs state ready waiting lanes open blocked holders caps rates fair tasks scheduled leases dead expiring slots
-    results kept returned wake workers outbox
+Keys: every
 Meta: layout audit trimmed
 Args: by why
 Uses: clock(clock_ms) meta(facts read_facts write_facts) epoch(same_history) emit(emit_queue)
@@ -42,6 +41,5 @@ elseif facts.audit == 'on' then
 else
   emit_queue('queue_deleted', now, by, '[]', why)
 end
-redis.call('UNLINK', meta, jobs, state, ready[0], ready[1], ready[2], ready[3], waiting, lanes, open, blocked, holders,
-  caps, rates, fair, tasks, scheduled, leases, dead, expiring, slots, results, kept, returned, wake, workers, outbox)
+redis.call('UNLINK', unpack(every))
 return {'ok', 'deleted'}

@@ -8,7 +8,6 @@ A job that gets another priority joins the tail of that line, in the lane of tha
 run now returns to its old place, if it had one.
 
 Transitions: ready -edited-> ready, ready -edited-> scheduled, scheduled -edited-> ready, scheduled -edited-> scheduled
-Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
 Args: slot number:int by why priority due expires
 Each: id line
 Uses: call(open_call close_call) backlog(refuse_backlog) editing(check_edit decide_edit write_edit)

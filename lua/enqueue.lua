@@ -12,11 +12,9 @@ KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua
 
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none, ready -replaced-> none,
     scheduled -replaced-> none, ready -expired-> none, scheduled -expired-> none
-Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-With: results kept returned
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
-Uses: call(open_call close_call) backlog(refuse_backlog) ended(refuse_keys) kinds(kinds_from)
+Uses: call(open_call close_call) backlog(refuse_backlog) kinds(kinds_from)
     accepting(check_records decide_records emit_records write_records)
 Returns: ok {PLACE duplicate|mismatch|discarded|rejected|held|replaced WHAT}… | refused audit_backlog BACKLOG BOUND |
     refused results_full IDS BOUND SETTING | refused arguments kinds|kind|id|digest | with | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
@@ -24,7 +22,7 @@ Returns: ok {PLACE duplicate|mismatch|discarded|rejected|held|replaced WHAT}… 
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
 
-local refusal = open_call() or refuse_keys() or refuse_backlog()
+local refusal = open_call() or refuse_backlog()
 if refusal then
   return refusal
 end

@@ -2,7 +2,7 @@
 jobs are to be cancelled. Sending it twice is harmless, so it takes no call slot; it is never audited.
 
 Flags: allow-oom
-Keys: meta state leases outbox
+Keys: state leases
 Meta: epoch lease_ms
 Args: worker
 Each: id fence

@@ -4,18 +4,15 @@ this script counts the failure and decides, so that no worker can grant an attem
 Transitions: running -retried-> scheduled, running -retried-> ready, running -died-> dead,
     cancelling -cancelled-> none
 Flags: allow-oom
-Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead outbox slots
-    expiring wake
-With: results kept returned
 Args: slot number:int worker
 Each: id fence verdict delay_ms:int reason error
-Uses: ended(refuse_keys) call(open_call close_call now) state(count) emit(emit) outcomes(end_claims make_ready make_dead write_outcomes)
+Uses: call(open_call close_call now) state(count) emit(emit) outcomes(end_claims make_ready make_dead write_outcomes)
 Returns: ok {ID scheduled|ready|dead|cancelled|gone|stale}… | epoch. VERDICT is retry or final; REASON is the
     word that a final failure dies with; ERROR is a JSON object
 Invariants: I2, I3, I4 (failures ≤ max_attempts), I6, I9, I10
 ]]
 
-local refusal = open_call() or refuse_keys()
+local refusal = open_call()
 if refusal then
   return refusal
 end

@@ -2,7 +2,7 @@
 one may take it.
 
 Flags: allow-oom
-Keys: meta state outbox slots expiring wake
+Keys: state expiring slots
 Unread: state expiring
 Args: slot number:int by why
 Each: name

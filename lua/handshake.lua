@@ -7,7 +7,7 @@ caller's floor, and the clock in case all of those were lost. No other history h
 The same history under another name begins no epoch (see include/call/renaming).
 
 Flags: allow-oom
-Keys: meta state jobs caps outbox
+Keys: jobs state caps outbox
 Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_task caps_by_key
     lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes results_max results_max_bytes kept_max_bytes
 Later: whole_epoch baseline ties remembers

@@ -4,7 +4,6 @@ waits; no client takes it back.
 Sending it twice is harmless, so it takes no call slot; it is never audited.
 
 Flags: allow-oom
-Keys: meta outbox
 Meta: epoch awaited
 Uses: clock(clock_ms) meta(fact set_fact write_facts) epoch(know_facts)
 Returns: ok UNTIL | epoch. UNTIL (Unix ms) says how long they are told

@@ -2,17 +2,16 @@
 
 Transitions: dead -pruned-> none
 Flags: allow-oom
-Keys: meta state jobs dead outbox slots expiring wake
-With: results kept returned
+Keys: jobs dead expiring wake
 Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) seldom(seldom) emit(emit) named(decide_named) dead(unindex_dead) ended(refuse_keys leaves check_ended write_ended)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit) named(decide_named) dead(unindex_dead) ended(leaves)
 Returns: ok {ID pruned|STATE|gone}… | epoch
 Invariants: I6
 ]]
 
-local refusal = open_call() or refuse_keys()
+local refusal = open_call()
 if refusal then
   return refusal
 end
@@ -28,13 +27,9 @@ local answer = decide_named(function(id, job)
     return 'pruned'
   end
 end)
-if seldom.any then
-  check_ended()
-end
+run_parts('check')
 
 emit('pruned', now, by, events, why)
-if seldom.any then
-  write_ended()
-end
+run_parts('write')
 unindex_dead(exhumed)
 return close_call(answer)

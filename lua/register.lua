@@ -2,7 +2,7 @@
 them the same scopes. It stays when the worker goes; the last to start wins.
 
 Flags: allow-oom
-Keys: meta tasks outbox slots expiring wake
+Keys: tasks wake
 Args: slot number:int by
 Each: task policy
 Unread: wake

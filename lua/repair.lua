@@ -10,7 +10,7 @@ id goes to the head of the list, by its place in line, VALUE; an entry too many 
 `outbox`: a baseline event of the job. `wake`: one token is left, whatever the edits are.
 
 Flags: allow-oom
-Keys: meta state jobs ready waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept returned outbox wake
+Keys: ready wake
 Meta: epoch
 Args: by
 Each: finding:int key member was value

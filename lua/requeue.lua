@@ -3,13 +3,13 @@ counted on, and they join the tail of the line. They have no deadline any more. 
 again; if another job holds it, the job stays dead, unless the other one waits and its deadline is over.
 
 Transitions: dead -requeued-> ready
-Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
+Keys: jobs state dead expiring
 Later: sequence
 Unread: dead jobs expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) seldom(seldom) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
-    lane_write(check_lanes write_lanes) dead(unindex_dead) retaking(is_held retake write_retaken) yielding(emit_yielded write_yielded) deadline(write_deadlines) batch(call_many)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
+    lane_write(check_lanes write_lanes) dead(unindex_dead) retaking(is_held retake) batch(call_many)
 Returns: ok {ID requeued|held|STATE|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -41,18 +41,13 @@ local answer = decide_named(function(id, job)
   end
 end)
 check_lanes()
+run_parts('check')
 
-if seldom.any then
-  emit_yielded(by)
-end
+run_parts('append', by)
 emit('requeued', now, by, events, why)
+run_parts('write')
 call_many('HSET', state, lines)
 unindex_dead(revived)
-if seldom.any then
-  write_yielded()
-  write_retaken()
-  write_deadlines()
-end
 write_joining()
 write_lanes()
 if #revived > 0 then

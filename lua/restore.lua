@@ -18,12 +18,10 @@ be what that one has put right by now: the call is refused.
 
 Transitions: none -restored-> ready, none -restored-> scheduled, none -restored-> dead, ready -removed-> none,
     scheduled -removed-> none, dead -removed-> none
-Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead expiring outbox slots wake
-With: results kept returned
 Meta: restored
 Args: slot number:int by why after
 Each: id kind due_ms:int line detail spec
-Uses: call(open_call close_call) backlog(refuse_backlog) meta(facts set_fact) ended(refuse_keys)
+Uses: call(open_call close_call) backlog(refuse_backlog) meta(facts set_fact)
     restoring(check_restore decide_restore emit_restore write_restore)
 Returns: ok ENTRY {ID restored|removed|remembered|named|known|held|STATE|gone}â€¦ | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
     refused arguments kind | with | epoch. ENTRY is the AFTER of the next call; known: the id is remembered
@@ -31,7 +29,7 @@ Returns: ok ENTRY {ID restored|removed|remembered|named|known|held|STATE|gone}â€
 Invariants: I1, I6, I10
 ]]
 
-local refusal = open_call() or refuse_keys()
+local refusal = open_call()
 if refusal then
   return refusal
 end

@@ -6,12 +6,9 @@ dies when none came for too long.
 Transitions: running -rolled_back-> ready, running -rolled_back-> scheduled, running -died-> dead,
     cancelling -cancelled-> none
 Flags: allow-oom
-Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead outbox slots
-    expiring wake
-With: results kept returned
 Args: slot number:int worker backoff_ms:int backoff_max_ms:int unknown_max:int
 Each: id fence reason error lane delay_ms:int
-Uses: ended(refuse_keys) call(open_call close_call now) state(count rank) emit(emit quoted)
+Uses: call(open_call close_call now) state(count rank) emit(emit quoted)
     outcomes(end_claims make_ready make_scheduled make_dead write_outcomes)
 Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is unknown_task or
     unknown_arguments, or any other word for a plain return; LANE is empty, or the lane that the job belongs into;
@@ -19,7 +16,7 @@ Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is
 Invariants: I2, I3, I4 (no failure counted), I6, I9, I10
 ]]
 
-local refusal = open_call() or refuse_keys()
+local refusal = open_call()
 if refusal then
   return refusal
 end

@@ -3,7 +3,7 @@ Sending it twice is harmless, and so is an anchor that Redis has forgotten: then
 have shows the mirror what was forgotten.
 
 Flags: allow-oom
-Keys: meta outbox wake
+Keys: outbox
 Meta: epoch audit audit_id trimmed backlog_jobs backlog_bytes
 Args: audit_id upto jobs:int size:int
 Uses: meta(facts fact set_fact read_facts write_facts) epoch(same_history) wake(push_token)

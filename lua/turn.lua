@@ -7,21 +7,19 @@ Transitions: running -succeeded-> none, cancelling -succeeded-> none, scheduled 
     running -lease_expired-> ready, running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none, ready -expired-> none,
     ready -expired-> dead, scheduled -expired-> none, scheduled -expired-> dead
 Flags: allow-oom
-Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
-    slots wake
-With: results kept returned
+Keys: jobs
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
 Each: id fence
-Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/ended
+Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/leaving
 Unread: jobs
-Uses: ended(refuse_keys) call(open_call) success(decide_success emit_success write_success)
+Uses: call(open_call) success(decide_success emit_success write_success)
     claiming(replay decide_claim emit_claim write_claim close_claim)
 Returns: ok HEADER {JOB VALUE}… | epoch. HEADER, JOB and VALUE are those of `claim`; behind its four words HEADER has REFUSED_ID gone|stale
     for each success that is refused
 Invariants: I2, I3, I4, I6, I9 (a fence that is not in force settles nothing), I10
 ]]
 
-local refusal = open_call(replay) or refuse_keys()
+local refusal = open_call(replay)
 if refusal then
   return refusal
 end

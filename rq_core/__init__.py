@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rq_core.model.outcome import Outcome as Outcome
     from rq_core.model.outcome import Replaced as Replaced
     from rq_core.model.outcome import Succeeded as Succeeded
-    from rq_core.protocol.inspect import ScopeStatus as ScopeStatus
+    from rq_core.protocol.scope_reads import ScopeStatus as ScopeStatus
 else:
     _MODULES = {
         "app.app": "App",
@@ -66,7 +66,7 @@ else:
         "model.limits": "Limit",
         "model.machine": "Priority State",
         "model.outcome": "Cancelled Expired Failed Gone Outcome Replaced Succeeded",
-        "protocol.inspect": "ScopeStatus",
+        "protocol.scope_reads": "ScopeStatus",
     }
     """The public names that are no errors, by module: the same as above, for those who run and not for those who check
     types. The command line lives in this package, too, and most of its commands need none of them."""

@@ -15,10 +15,10 @@ without touching a list, and a scope that refuses leaves no trace of those that 
 
 Keys: state jobs leases fair
 Args: limit sweep_max
-Uses: call(now now_text keep_answer) seldom(seldom) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
+Uses: call(now now_text keep_answer) parts(run_parts) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
     gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(first_resume) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
-    expiry(check_seldom write_seldom) sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
+    sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
     bare(is_bare) unscoped(open_lists write_unscoped) pages(count_stored) select(select_jobs) fast_path(leave_fast)
     taken(taken open_reply word_of emit_claimed write_taken close_reply)
 ]]
@@ -93,9 +93,7 @@ local function decide_claim(ended)
   end
   check_lanes()
   check_sweep()
-  if seldom.any then
-    check_seldom()
-  end
+  run_parts('check')
   return taken
 end
 
@@ -107,9 +105,7 @@ end
 
 local function write_claim()
   write_sweep()
-  if seldom.any then
-    write_seldom()
-  end
+  run_parts('write')
   write_taken(fence)
   write_unscoped()
   call_many('ZREM', fair, outrun)

@@ -5,7 +5,7 @@ Keys: state jobs leases
 Meta: lease_ms
 Args: worker limit bytes_max
 Unread: leases
-Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit) ended(give_up_name)
+Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit) names(give_up_name)
 ]]
 
 local taken           -- how many jobs are taken

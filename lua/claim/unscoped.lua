@@ -7,7 +7,7 @@ Keys: state jobs ready
 Meta: ties
 Later: tombstones
 Args: sweep_max
-Kept: FRESH FRESH_LINES FRESH_NAMED STAYS
+Kept: FRESH FRESH_LINES FRESH_NAMED
 Uses: state(read_line count rank) standing(waiting_line) taken(take) sweep(swept_jobs)
     batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) bare(is_bare)
 ]]
@@ -15,8 +15,6 @@ Uses: state(read_line count rank) standing(waiting_line) taken(take) sweep(swept
 local FRESH = {}     -- priority → the pattern of a value's first line…
 local FRESH_LINES = {}   -- …that of a state line that says the same…
 local FRESH_NAMED = {}   -- …and that of the line of such a job that is unique
--- What such a line may say besides, as it is written again when the job is claimed for the first time.
-local STAYS = {attempts = true, losses = true, unique = true, once = true, call = true, keep = true}
 
 local returning, joining, decided   -- what the sweep has made of plain jobs
 local lengths_by     -- by priority: entries of the lists

@@ -5,9 +5,9 @@ Meta: ties
 Later: sequence
 Args: each each_count by why
 Unread: ready scheduled expiring
-Uses: call(now) seldom(seldom) meta(facts fact set_fact) emit(emit quoted) state(count rank write_line) withdrawal(withdraw write_withdrawn)
+Uses: call(now) parts(run_parts) meta(facts fact set_fact) emit(emit quoted) state(count rank write_line) withdrawal(withdraw)
     joining(join write_joining) ready(return_ready) lane_standing(lane_of) lane_members(put) lane_write(check_lanes write_lanes)
-    deadline(note_deadline write_deadlines) due(earliest_due) wake(wake_needed) digits(digits) batch(call_many) named(decide_named)
+    deadline(note_deadline) due(earliest_due) wake(wake_needed) digits(digits) batch(call_many) named(decide_named)
 ]]
 
 local new_priority, new_rank, due_at, deadline   -- what the call asks for; nil for what stays as it is
@@ -151,16 +151,14 @@ end
 local function decide_edit()
   local answer = decide_named(edit_job)
   check_lanes()
+  run_parts('check')
   return answer
 end
 
 --- Append the event, and write.
 local function write_edit()
   emit('edited', now, by, events, why)
-  if seldom.any then
-    write_withdrawn()
-    write_deadlines()
-  end
+  run_parts('write')
   call_many('HSET', state, lines)
   call_many('ZREM', expiring, endless)
   call_many('ZADD', scheduled, due_times)

@@ -17,19 +17,23 @@ Meta: sequence caps_by_task ties remembers
 Args: by spec_max
 Unread: state
 Lists: keeping
-Reads: recalling(calls left noted plain recalled) remembered(kept_lines)
-Uses: call(now now_text) seldom(seldom seldom_list) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
+Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
     placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put) ids(is_id ID_LENGTH)
-    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
-    naming(want_name read_holders kept_by take_name emit_left write_left write_names) ended(check_ended) overdue(expire_overdue)
-    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same) batch(call_many read_many)
+    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline)
+    naming(want_name read_holders kept_by take_name) overdue(expire_overdue) remembered(keeps_results)
+    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same is_taken_id is_recalled knows_ids plain_digest has_calls)
+    batch(call_many read_many)
 ]]
+
+local lists = {}
 
 local SPEC_LONG = 256   -- bytes of JSON from which a line in `state` costs less than the copy
 
 local size, record, kind_of   -- how many records there are; what gives one: its id, kind, digest, lane and JSON; and the kinds
 local ids, live      -- by record: its id, and whether Redis has a job of it
 local seen           -- id → the record of this call that was accepted with it; false if there is only one record
+local is_tied        -- whether what is known of ids, or of names, may concern a record
+local has_parts      -- whether the call has work besides its own
 local next_due       -- when the first scheduled member was due before
 local taken          -- how many jobs are accepted
 local events         -- what the event says of each
@@ -41,7 +45,7 @@ local since          -- how a line ends
 
 local function reset()
   size, record, kind_of, ids, live, seen, next_due, taken, events, dropped = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
-  values, lines, due, answer, seq, since = nil, nil, nil, nil, nil, nil
+  values, lines, due, answer, seq, since, is_tied, has_parts = nil, nil, nil, nil, nil, nil, nil, nil
 end
 
 --- Read what is known of the ids, the names and the lanes. Returns a reply that refuses the call, or nil.
@@ -51,7 +55,7 @@ local function read_known(names, may_wait)
   end
   if results then
     recall(ids, live)
-    local refusal = seldom.calls and refuse_full(live)
+    local refusal = refuse_full(live)
     if refusal then
       return refusal
     end
@@ -60,21 +64,22 @@ local function read_known(names, may_wait)
   if names then
     meet_lanes(names)
   end
-  if seldom.any then
-    local first, recalled = {}, seldom.recalled   -- id → its first record
+  if is_tied then
+    local first = {}   -- id → its first record
     read_holders(size, function(i)
       local id, place = record(i)
       first[id] = first[id] or i
-      return not live[i] and not (recalled and recalled[i]) and first[id] == i and kind_of[place] or nil
+      return not live[i] and not is_recalled(i) and first[id] == i and kind_of[place] or nil
     end)
   end
+  is_tied = is_tied or (results or facts.ties) and knows_ids()
   return nil
 end
 
 --- Check a record whose kind has ties. Returns its digest, or a reply that refuses the call.
 local function check_ties(i, kind, digest)
   if (kind.remember or kind.keep) and not results then
-    return nil, {'with'}
+    return nil, {'with', 'remembers'}
   elseif kind.remember then
     digest = want_memory(i, digest)
   end
@@ -90,7 +95,7 @@ end
 --- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are needed, and
 --- what only others write is not read.
 local function check_records(how_many, each_record, kinds)
-  size, record, kind_of, ids = how_many, each_record, kinds, {}
+  size, record, kind_of, ids, is_tied = how_many, each_record, kinds, {}, false
   local names, may_wait, is_long = nil, false, false
   for i = 1, size do
     local id, place, digest, lane, spec = record(i)
@@ -109,6 +114,7 @@ local function check_records(how_many, each_record, kinds)
     ids[i] = id
     if kind.may_wait then
       may_wait = true
+      is_tied = is_tied or kind.has_line
     end
     if #spec > SPEC_LONG then
       is_long = true
@@ -127,9 +133,9 @@ end
 
 --- What keeps a record's job out: the outcome, what stands in its way (`-`: nothing else), and the cap if that is a scope; nil if nothing does.
 local function kept_from(i, id, kind, lane)
-  local noted, has_left = seldom.noted and seldom.noted[id], seldom.left and seldom.left[id]
-  if live[i] and not has_left or seen and seen[id] or seldom.recalled and seldom.recalled[i] or noted then
-    if results and seldom.any then
+  local is_taken, noted = is_taken_id(i, id, live[i])
+  if is_taken or seen and seen[id] then
+    if results then
       return same_or_not(i, seen and seen[id], noted)
     end
     return 'duplicate', '-'
@@ -173,53 +179,51 @@ local function stand_ready(id, kind, head, place, behind, lane, joins)
   lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place .. behind .. since
 end
 
---- How the event of a job without ties goes on behind its digest, or of one that keeps a result and has no others.
-local function plain_ending(kind, lane, spec)
+--- How the event of an accepted job goes on behind its digest. `behind` is how it goes on behind its JSON, with its traits; nil if it has
+--- none.
+local function ending_of(kind, lane, spec, behind)
   local has_spec = #spec <= spec_max
-  if kind.behind then
-    seldom_list('keeping')[1] = true
-  elseif not has_spec then
+  if kind.keep then
+    list_of(lists, 'keeping')[1] = true
+  end
+  if not behind and not has_spec then
     return lane ~= '' and '","' .. lane .. '"]' or '"]'
   end
-  return (lane ~= '' and '","' .. lane .. '",' or '",null,') .. (has_spec and cjson.encode(spec) or 'null') .. (kind.behind or ']')
+  return (lane ~= '' and '","' .. lane .. '",' or '",null,') .. (has_spec and cjson.encode(spec) or 'null') .. (behind or ']')
 end
 
 --- A job with ties is accepted. Returns its digest; how its line goes on behind its state, and behind its place in line; how its event goes on
 --- behind the digest; when it is due, if its ties say that; and the place in line that it has from a job that it replaces, if any.
 local function tie(i, id, kind, digest, lane, spec)
-  local head, behind = kind.head, ''
-  local name, stands, due_at, old, place, in_line, once, call_digest
+  local head, behind, said = kind.head, '', {unpack(kind.given)}   -- what the event says of each trait
+  local name, stands, due_at, old, place, in_line
   local expires = kind.expires_at or kind.expires_in and now + kind.expires_in
   if expires then
-    behind = ' expires=' .. expires
+    behind, said[TRAIT_AT.expires] = ' expires=' .. expires, expires
     note_deadline(id, expires)
   end
   if kind.remember then
-    digest = seldom.plain[i]
+    digest = plain_digest(i)
   end
   if kind.unique then
     digest, name, stands, due_at, old, place = take_name(i, id, kind, lane)
-    head = head .. ' unique=' .. name
+    head, said[TRAIT_AT.unique] = head .. ' unique=' .. name, quoted(name)
     if stands then
-      behind = ' stands=' .. stands .. behind
+      behind, said[TRAIT_AT.stands] = ' stands=' .. stands .. behind, quoted(stands)
     end
     if old then
       answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = i, 'replaced', old
     end
   end
   if kind.remember then
-    in_line, once, call_digest = memory_of(i, kind.remember)
+    in_line, said[TRAIT_AT.once], said[TRAIT_AT.call] = memory_of(i, kind.remember)
     head = head .. in_line
   end
-  if kind.keep then
-    head = head .. ' keep=' .. kind.keep
-    seldom_list('keeping')[1] = true
+  if kind.given_line ~= '' then
+    head = head .. kind.given_line
   end
-  local ending = '"' .. rest_of_array({
-    lane ~= '' and quoted(lane), #spec <= spec_max and cjson.encode(spec), expires or false, name and quoted(name) or false,
-    once or false, call_digest or false, stands and quoted(stands) or false, kind.keep or false,
-  }, 8)
-  return digest, head, behind, ending, due_at, place
+  local traits = rest_of_array(said, #TRAITS)
+  return digest, head, behind, ending_of(kind, lane, spec, traits ~= ']' and traits), due_at, place
 end
 
 --- A job with ties or a delay is accepted.
@@ -230,7 +234,7 @@ local function accept_tied(i, id, kind, digest, lane, spec)
     digest, head, behind, ending, due_after, old_place = tie(i, id, kind, digest, lane, spec)
     due_at = due_after or due_at
   else
-    ending = plain_ending(kind, lane, spec)
+    ending = ending_of(kind, lane, spec, kind.behind)
   end
   if due_at <= now then
     if not old_place then
@@ -265,7 +269,7 @@ local function decide_records()
       lane = lane_for(kind)
     end
     local out, on, cap
-    if live[i] or kind.has_rules or seldom.any or seen and seen[id] then
+    if live[i] or kind.has_rules or is_tied or seen and seen[id] then
       out, on, cap = kept_from(i, id, kind, lane)
     end
     if out then
@@ -284,7 +288,7 @@ local function decide_records()
         seq = seq + 1
         local at, ending = digits_of_next(seq), '"]'
         if kind.behind or #spec <= spec_max then
-          ending = plain_ending(kind, lane, spec)
+          ending = ending_of(kind, lane, spec, kind.behind)
         elseif lane ~= '' then
           ending = '","' .. lane .. '"]'
         end
@@ -304,39 +308,36 @@ local function decide_records()
     end
   end
   check_lanes()
-  if seldom.any then
-    check_ended()
-  end
+  has_parts = run_parts('check')
   return answer
 end
 
 --- Append the events. An id that another job gives up in this call may be dropped, and one that was dropped may come again, and be taken.
 local function emit_records()
-  if seldom.any then
-    emit_left(by)
-  end
+  run_parts('append', by)
   emit('discarded', now_text, by, dropped)
   emit('enqueued', now_text, by, events)
 end
 
+--- The queue has jobs with ties from now on.
+local function switch_on()
+  if not facts.ties and (taken > 0 or keeps_results()) then
+    set_fact('ties', 1)
+  end
+  if not facts.remembers and (keeps_results() or lists.keeping or taken > 0 and has_calls()) then
+    set_fact('remembers', 1)
+  end
+end
+
 --- Write all that.
 local function write_records()
-  if seldom.any then
-    write_left()
-  end
+  run_parts('write')
   call_many('HSET', jobs, values)
   call_many('HSET', state, lines)
   write_joining()
   call_many('ZADD', scheduled, due)
-  if seldom.any then
-    write_deadlines()
-    write_names()
-    if not facts.ties and (taken > 0 or seldom.kept_lines) then
-      set_fact('ties', 1)
-    end
-    if not facts.remembers and (seldom.kept_lines or seldom.keeping or taken > 0 and seldom.calls) then
-      set_fact('remembers', 1)
-    end
+  if has_parts then
+    switch_on()
   end
   write_lanes()
   if seq ~= fact('sequence') then

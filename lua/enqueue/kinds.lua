@@ -9,15 +9,16 @@ Ties: `expires_in`, in ms from now, or `expires_at`, in Unix ms: no claim of the
 job has a name, and this says what becomes of it if another one holds that; reject keeps the job out, and its id is not noted.
 `window`: the name stands for so many ms from now, whatever becomes of the job. `after` and `most`: the job is due so many ms from now,
 and at most so many ms after the first of those that were replaced one by the other; its name stands until its first claim.
-`remember`, in ms from now: the job's id is remembered, see include/job/recalling. `keep`, in ms from its end: its result is kept, see
-include/job/remembered.
+`remember`, in ms from now: the job's id is remembered, see include/job/recalling. Each trait in GIVEN, under its name in a state line: it
+is handed on to the job's line and to its event. `keep`, in ms from the job's end: its result is kept, see include/job/remembered.
 
-A job that is ready at once, and keeps a result and says no more, waits as a plain one does: its `head` says `keep`, and `behind` is
-how its event goes on behind its JSON.
+A job that is ready at once, and whose ties say nothing but traits in GIVEN, waits as a plain one does: its `head` says them, and `behind` is
+how its event goes on behind its JSON. For other jobs `given` has what the event says of each trait (false: it is not given), `given_line`
+what the line says.
 
 Keys: ready
 Kept: KINDS NO_TIES WAYS
-Uses: digits(digits) memo(remember) array(rest_of_array)
+Uses: digits(digits) memo(remember) array(rest_of_array) emit(quoted)
 ]]
 
 local NO_TIES = {}
@@ -32,32 +33,65 @@ local function is_number_or_nil(value)
   return value == nil or type(value) == 'number' and whole_number(value) ~= nil
 end
 
+--- Whether this is what a line can say of a trait, or nothing.
+local function is_trait_or_nil(name, value)
+  if NUMBERS[name] then
+    return is_number_or_nil(value)
+  end
+  return value == nil or type(value) == 'string' and value:match('^%S+$') ~= nil
+end
+
+--- What ties say of the traits in GIVEN: how a line says it, empty if they say nothing, and, by trait, how an event does; nil if a line
+--- cannot say it.
+local function given_in(ties)
+  local line, said = '', {}
+  for at = 1, #TRAITS do
+    said[at] = false
+  end
+  for i = 1, #GIVEN do
+    local name = GIVEN[i]
+    local value = ties[name]
+    if not is_trait_or_nil(name, value) then
+      return nil, nil
+    elseif value ~= nil then
+      value = NUMBERS[name] and digits(value) or value
+      line, said[TRAIT_AT[name]] = line .. ' ' .. name .. '=' .. value, NUMBERS[name] and value or quoted(value)
+    end
+  end
+  return line, said
+end
+
 --- One kind, its fields named; nil if it is none.
-local function kind_from(given)
-  if type(given) ~= 'table' or #given < 5 or #given > 7 then
+local function kind_from(record)
+  if type(record) ~= 'table' or #record < 5 or #record > 7 then
     return nil
   end
-  local priority, delay_ms, head, detail, full, due_ms, ties = unpack(given)
+  local priority, delay_ms, head, detail, full, due_ms, ties = unpack(record)
   ties = ties or NO_TIES
   local task = type(head) == 'string' and head:match('^task=%S+')
   if not task or not ready[priority] or type(delay_ms) ~= 'number' or not whole_number(delay_ms) or
     type(detail) ~= 'string' or type(full) ~= 'string' or
     not is_number_or_nil(due_ms) or type(ties) ~= 'table' or
-    not is_number_or_nil(ties.keep) or not is_number_or_nil(ties.remember) or not is_number_or_nil(ties.expires_in) or not is_number_or_nil(ties.expires_at) or
+    not is_number_or_nil(ties.remember) or not is_number_or_nil(ties.expires_in) or not is_number_or_nil(ties.expires_at) or
     ties.unique ~= nil and not WAYS[ties.unique] or not is_number_or_nil(ties.window) or
     not is_number_or_nil(ties.after) or not is_number_or_nil(ties.most) or (ties.after == nil) ~= (ties.most == nil) then
     return nil
   end
+  local given_line, said = given_in(ties)
+  if not given_line then
+    return nil
+  end
   due_ms = due_ms ~= 0 and due_ms or nil
   local is_due_later, behind = due_ms ~= nil or delay_ms > 0, nil
-  if ties.keep and not (is_due_later or ties.expires_in or ties.expires_at or ties.unique or ties.remember) then
-    head, behind = head .. ' keep=' .. ties.keep, rest_of_array({nil, nil, nil, nil, nil, ties.keep}, 6)
+  if given_line ~= '' and not (is_due_later or ties.expires_in or ties.expires_at or ties.unique or ties.remember) then
+    head, behind = head .. given_line, rest_of_array(said, #TRAITS)
   end
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
     task = task, may_wait = is_due_later or ties ~= NO_TIES and not behind, behind = behind, has_rules = ties.unique ~= nil or full ~= '',
     has_line = ties ~= NO_TIES and not behind,
     ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at, unique = ties.unique,
-    window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, keep = ties.keep}
+    window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, keep = ties.keep,
+    given = said, given_line = given_line}
 end
 
 --- The kinds, by their place (from '1', as text); nil if one of them is none. The same come in call after call, so what

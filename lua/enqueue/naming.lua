@@ -11,7 +11,7 @@ workers would put the job off for ever.
 
 A job that waits and whose deadline is over holds its name from no job (see include/job/yielding).
 
-The `seldom` list `wanted` has by record the field of `slots` for its name, `digests` and `names` what its digest is made of; `asked`
+The list `wanted` has by record the field of `slots` for its name, `digests` and `names` what its digest is made of; `asked`
 has who holds each of these fields, `taken` fields and ids of the names that are taken, `replaced` what the event says of each job that
 is replaced, `lapsed` the fields whose instant is over, `overdue` by field the ids and records of jobs that are to yield, `last` the record that
 gets a field of those that replace, `deferred` the fields for which one has given way to that, `fronts` by priority the ids and places of
@@ -19,11 +19,12 @@ plain jobs that have the place of one that they replaced.
 
 Keys: slots state
 Lists: deferred digests fronts holders lapsed last names overdue replaced taken waiting wanted
-Reads: recalling(left) ended(untied)
-Uses: call(now now_text) seldom(seldom seldom_list) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves write_ended)
-    overdue(emit_overdue) withdrawal(withdraw write_withdrawn) deadline(note_coming) digits(digits) ready(return_ready) recalling(note_replaced) emit(emit)
-    yielding(is_yielding yield_name emit_yielded write_yielded)
+Uses: call(now now_text) parts(list_of) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves)
+    withdrawal(withdraw) deadline(note_coming note_over) digits(digits) ready(return_ready) recalling(note_replaced leave_id has_left) emit(emit)
+    yielding(is_yielding yield_name)
 ]]
+
+local lists = {}
 
 --- A record asks for the name that stands behind its digest. False if none stands there.
 local function want_name(i, digest)
@@ -31,26 +32,26 @@ local function want_name(i, digest)
   if not plain then
     return false
   end
-  seldom_list('wanted')[i] = name_field(name)
-  seldom_list('digests')[i], seldom_list('names')[i] = plain, name
+  list_of(lists, 'wanted')[i] = name_field(name)
+  list_of(lists, 'digests')[i], list_of(lists, 'names')[i] = plain, name
   return true
 end
 
 --- Read who holds the names that are wanted. Returns the jobs that hold one with no instant, and the names, by job.
 local function read_names(size)
-  local wanted, held_by, fields, names = seldom.wanted, seldom_list('holders'), {}, {}
+  local wanted, held_by, fields, names = lists.wanted, list_of(lists, 'holders'), {}, {}
   local lasting, name_of = {}, {}
   for i = 1, size do
     local field = wanted[i]
     if field and held_by[field] == nil then
       held_by[field] = false
-      fields[#fields + 1], names[#names + 1] = field, seldom.names[i]
+      fields[#fields + 1], names[#names + 1] = field, lists.names[i]
     end
   end
   local held = read_many(slots, fields)
   for i = 1, #fields do
     local field, holder = fields[i], holder_in(held[i], now)
-    if holder == held[i] and seldom.left and seldom.left[holder] then
+    if holder == held[i] and has_left(holder) then
       holder = nil   -- it has just expired
     end
     held_by[field] = holder or false
@@ -58,7 +59,7 @@ local function read_names(size)
       lasting[#lasting + 1] = holder
       name_of[holder] = names[i]
     elseif held[i] and not holder then
-      seldom_list('lapsed')[field] = true
+      list_of(lists, 'lapsed')[field] = true
     end
   end
   return lasting, name_of
@@ -66,18 +67,18 @@ end
 
 --- Read who holds the names, and what may be replaced. `kind_if_sure(i)` is the kind of record i; nil if its id may be another job's.
 local function read_holders(size, kind_if_sure)
-  local wanted = seldom.wanted
+  local wanted = lists.wanted
   if not wanted then
     return
   end
-  local candidates, last, held_by = seldom_list('waiting'), seldom_list('last'), seldom_list('holders')
+  local candidates, last, held_by = list_of(lists, 'waiting'), list_of(lists, 'last'), list_of(lists, 'holders')
   local ids, name_of = read_names(size)
   local lines = read_many(state, ids)
   for i = 1, #ids do
     local holder, job = ids[i], read_line(lines[i])
     if is_yielding(job, name_of[holder]) then
       local field = name_field(job.unique)
-      seldom_list('overdue')[field] = {holder, job}
+      list_of(lists, 'overdue')[field] = {holder, job}
       held_by[field] = false
     elseif job and not job.claim and (job.state == 'ready' or job.state == 'scheduled') then
       candidates[holder] = job
@@ -93,16 +94,16 @@ end
 
 --- Who keeps the name of a record's job from it; nil if it may have the name. `ids` are those of the records.
 local function kept_by(i, kind, ids)
-  local field = seldom.wanted[i]
-  local holder, last = seldom.holders[field], seldom.last[field]
+  local field = lists.wanted[i]
+  local holder, last = lists.holders[field], lists.last[field]
   local replaces = kind.unique == 'replace'
   local is_before = last and last > i
-  if is_before and seldom.deferred and seldom.deferred[field] then
+  if is_before and lists.deferred and lists.deferred[field] then
     return ids[last]
-  elseif holder and not (replaces and seldom.waiting[holder]) then
+  elseif holder and not (replaces and lists.waiting[holder]) then
     return holder
   elseif replaces and is_before then
-    seldom_list('deferred')[field] = true
+    list_of(lists, 'deferred')[field] = true
     return ids[last]
   end
   return nil
@@ -111,9 +112,9 @@ end
 --- A record's job is accepted: it takes its name. Returns its digest, its name, and until when that stands, as its line says it; when
 --- the job is due, if its kind says `after`; and the id of the job that it replaces, and the place in line that it has from it, if any.
 local function take_name(i, id, kind, lane)
-  local field, name = seldom.wanted[i], seldom.names[i]
-  local old, place = seldom.holders[field] or nil, nil
-  local old_job = old and seldom.waiting[old]
+  local field, name = lists.wanted[i], lists.names[i]
+  local old, place = lists.holders[field] or nil, nil
+  local old_job = old and lists.waiting[old]
   local stands, due_at, held, latest = nil, nil, id, nil
   if kind.after then
     latest = old_job and (old_job.stands or ''):match('^claim:(%d+)$') or digits(now + kind.most)
@@ -123,20 +124,19 @@ local function take_name(i, id, kind, lane)
     stands, held = 'until:' .. ends, id .. ' ' .. ends
     note_coming(name_mark(name), ends)
   end
-  if seldom.lapsed and seldom.lapsed[field] and not kind.window then
-    local untied = seldom_list('untied')
-    untied[#untied + 1] = name_mark(name)
+  if lists.lapsed and lists.lapsed[field] and not kind.window then
+    note_over(name_mark(name))
   end
-  local overdue = seldom.overdue and seldom.overdue[field]
+  local overdue = lists.overdue and lists.overdue[field]
   if overdue then
     yield_name(overdue[1], overdue[2])
-    seldom_list('overdue')[field] = nil
+    list_of(lists, 'overdue')[field] = nil
   end
   if old then
     if old_job.state == 'ready' and (old_job.lane or '') == lane and (lane ~= '' or latest and tonumber(latest) <= now) then
       place = old_job.seq
       if lane == '' then
-        local fronts = seldom_list('fronts')
+        local fronts = list_of(lists, 'fronts')
         fronts[kind.priority] = fronts[kind.priority] or {}
         local front = fronts[kind.priority]
         front[#front + 1] = {id, tonumber(place)}
@@ -144,37 +144,27 @@ local function take_name(i, id, kind, lane)
     end
     leaves(old, old_job)
     withdraw(old, old_job)
-    local replaced = seldom_list('replaced')
+    local replaced = list_of(lists, 'replaced')
     replaced[#replaced + 1] = '["' .. old .. '","' .. id .. '"]'
-    seldom_list('left')[old] = true
-    seldom_list('waiting')[old] = nil   -- a later record may bring another job of this id
+    leave_id(old)
+    list_of(lists, 'waiting')[old] = nil   -- a later record may bring another job of this id
     note_replaced(old, old_job, id)
   end
-  seldom_list('holders')[field] = id
-  local taken = seldom_list('taken')
+  list_of(lists, 'holders')[field] = id
+  local taken = list_of(lists, 'taken')
   taken[#taken + 1], taken[#taken + 2] = field, held
-  return seldom.digests[i], name, stands, due_at, old, place
+  return lists.digests[i], name, stands, due_at, old, place
 end
 
---- Append what becomes of the jobs that had the ids, and of those that had the names.
-local function emit_left(actor)
-  emit_overdue(actor)
-  emit_yielded(actor)
-  emit('replaced', now_text, actor, seldom.replaced)
-end
-
---- Those of them that leave are gone, before others have their ids.
-local function write_left()
-  write_ended()
-  write_withdrawn()
+local function append(actor)
+  emit('replaced', now_text, actor, lists.replaced)
 end
 
 --- Write the names, and the plain jobs that have the places of those that they replaced: each goes to the head of its list, since
 --- its place is older than those at the tail.
-local function write_names()
-  write_yielded()
-  call_many('HSET', slots, seldom.taken)
-  for priority = 0, seldom.fronts and 3 or -1 do
-    return_ready(priority, seldom.fronts[priority] or {})
+local function write()
+  call_many('HSET', slots, lists.taken)
+  for priority = 0, lists.fronts and 3 or -1 do
+    return_ready(priority, lists.fronts[priority] or {})
   end
 end

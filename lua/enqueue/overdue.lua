@@ -4,14 +4,15 @@ call looks who has the id. Otherwise that job would be a duplicate of one that n
 One that has failed or lost a worker keeps its id: it will be dead (see sweep/expiry). So does one that was claimed and whose id is
 remembered: that holds after its end, too.
 
-The `seldom` list `overdue_here` has what the event says of each.
+The list `overdue_here` has what the event says of each.
 
 Keys: state
 Lists: overdue_here
-Reads: recalling(left)
-Uses: call(now_text now) seldom(seldom seldom_list) state(read_line count) ended(leaves) deadline(is_over) withdrawal(withdraw) emit(emit)
-    batch(read_many)
+Uses: call(now_text now) parts(list_of) state(read_line count) ended(leaves) deadline(is_over) withdrawal(withdraw) emit(emit)
+    batch(read_many) recalling(leave_id)
 ]]
+
+local lists = {}
 
 --- Whether a job that waits gives its id up.
 local function gives_up_id(job)
@@ -37,8 +38,8 @@ local function expire_overdue(ids, live)
       gone[id] = true
       withdraw(id, job)
       leaves(id, job, 'expired')
-      seldom_list('left')[id] = true
-      local events = seldom_list('overdue_here')
+      leave_id(id)
+      local events = list_of(lists, 'overdue_here')
       events[#events + 1] = '["' .. id .. '",null]'
     end
     if gone[id] then
@@ -47,7 +48,7 @@ local function expire_overdue(ids, live)
   end
 end
 
---- Append what became of them, before anything is said of the jobs that ask for their ids. Nothing has to be done if nothing is `seldom`.
-local function emit_overdue(actor)
-  emit('expired', now_text, actor, seldom.overdue_here)
+--- It comes before anything is said of the jobs that ask for their ids.
+local function append(actor)
+  emit('expired', now_text, actor, lists.overdue_here)
 end

@@ -4,12 +4,11 @@ Keys: jobs state scheduled dead expiring results
 Meta: sequence remembers
 Args: each each_count by why
 Unread: jobs dead expiring
-Reads: recalling(recalled)
-Uses: call(now) seldom(seldom) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed) lane_standing(meet_lanes)
-    lane_write(check_lanes write_lanes) joining(join write_joining) ended(leaves check_ended write_ended) retaking(is_held retake write_retaken)
-    yielding(emit_yielded write_yielded) names(holds_name) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines)
+Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed) lane_standing(meet_lanes)
+    lane_write(check_lanes write_lanes) joining(join write_joining) ended(leaves) retaking(is_held retake)
+    names(holds_name) withdrawal(withdraw) deadline(note_deadline)
     due(earliest_due) dead(index_dead unindex_dead) wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
-    remembered(keep_line) recalling(recall take_id)
+    remembered(keep_line) recalling(recall take_id is_recalled)
 ]]
 
 local held           -- by record: the line of the job that has its id, if one is alive
@@ -37,7 +36,7 @@ local function check_restore()
     if not job or not (is_known and job.task or kind == 'remember' and job.once or stands) then
       return {'refused', 'arguments', 'kind'}
     elseif (job.once or job.keep) and not results then
-      return {'with'}
+      return {'with', 'remembers'}
     end
     is_remembered = is_remembered or job.once or job.keep
     ids[i] = id
@@ -85,7 +84,7 @@ end
 
 --- The id of a job that has ended is remembered again.
 local function remember_again(i, id, due_ms, line, alive)
-  if seldom.recalled and seldom.recalled[i] then
+  if is_recalled(i) then
     return 'known'
   elseif alive and alive.state ~= 'gone' then
     return alive.state
@@ -160,7 +159,7 @@ local function decide_record(i)
     return remove_again(i, id, line, detail, alive)
   elseif alive then
     return alive.state
-  elseif seldom.recalled and seldom.recalled[i] then
+  elseif is_recalled(i) then
     return 'remembered'
   elseif is_held(id, read_line(line)) then
     return 'held'
@@ -176,17 +175,13 @@ local function decide_restore(last)
     answer[#answer + 1], answer[#answer + 2] = id, decide_record(i)
   end
   check_lanes()
-  if seldom.any then
-    check_ended()
-  end
+  run_parts('check')
   return answer
 end
 
 --- Append the events. Returns the entry of the last one; nil if there is none.
 local function emit_restore()
-  if seldom.any then
-    emit_yielded(by)
-  end
+  run_parts('append', by)
   emit('baseline', now, by, unheard, why)
   local gone_at = emit('removed', now, by, removed, why)
   return emit('restored', now, by, restored, why) or gone_at
@@ -194,20 +189,12 @@ end
 
 --- Write all that.
 local function write_restore()
-  if seldom.any then
-    write_yielded()
-    write_ended()
-    write_withdrawn()
-  end
+  run_parts('write')
   unindex_dead(exhumed)
   call_many('HSET', jobs, specs)
   call_many('HSET', state, lines)
   write_joining()
   call_many('ZADD', scheduled, due)
-  if seldom.any then
-    write_retaken()
-    write_deadlines()
-  end
   index_dead(buried, now)
   write_lanes()
   if seq ~= fact('sequence') then

@@ -1,21 +1,19 @@
 --[[ expiry: jobs that wait and whose deadline is over. They leave; one that has failed or lost a worker before is dead, so that an
 operator sees it.
 
-Such a job is met in three ways: its member of `expiring` is over, it is due, or a claim comes to it in line. The `seldom` list
-`expired` has what the event says of each, `expired_lines` ids and lines of those that die.
+Such a job is met in three ways: its member of `expiring` is over, it is due, or a claim comes to it in line. The list `expired` has what the event says of each, `expired_lines` ids and lines of those that die.
 
 Keys: state
-Args: worker
 Lists: expired expired_lines
-Reads: ended(died)
-Uses: call(now now_text) seldom(seldom seldom_list) state(read_line write_line count) ended(leaves dies check_ended write_ended)
-    deadline(is_over write_deadlines) withdrawal(withdraw write_withdrawn) lane_standing(meet_lanes) emit(emit) batch(call_many)
-    dead(check_dead index_dead)
+Uses: call(now now_text) parts(list_of) state(read_line write_line count) ended(leaves) dying(dies)
+    deadline(is_over) withdrawal(withdraw) lane_standing(meet_lanes) emit(emit) batch(call_many)
 ]]
+
+local lists = {}
 
 --- A job expires, which stands nowhere in line any more.
 local function expire_here(id, job)
-  local events = seldom_list('expired')
+  local events = list_of(lists, 'expired')
   -- If its line was to be written anew, it no longer is.
   job.is_taken = true
   if count(job, 'failed') == 0 and count(job, 'lost') == 0 then
@@ -25,7 +23,7 @@ local function expire_here(id, job)
   end
   job.since, job.due = now, nil
   dies(id, job, 'expired')
-  local lines = seldom_list('expired_lines')
+  local lines = list_of(lists, 'expired_lines')
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
   events[#events + 1] = '["' .. id .. '",1]'
 end
@@ -54,26 +52,10 @@ local function expire_waiting(ids, held, decided)
   end
 end
 
---- Check what `write_seldom` needs. It has to be called only if anything is `seldom`, as the two below.
-local function check_seldom()
-  check_ended()
-  if seldom.died then
-    check_dead()
-  end
+local function append(actor)
+  emit('expired', now_text, actor, lists.expired)
 end
 
---- Append the event of those that expire.
-local function emit_expired()
-  emit('expired', now_text, worker, seldom.expired)
-end
-
---- Write what becomes of the jobs that end in a claim, and until when others may be claimed.
-local function write_seldom()
-  call_many('HSET', state, seldom.expired_lines)
-  write_withdrawn()
-  write_deadlines()
-  write_ended()
-  if seldom.died then
-    index_dead(seldom.died, now)
-  end
+local function write()
+  call_many('HSET', state, lists.expired_lines)
 end

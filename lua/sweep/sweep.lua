@@ -12,12 +12,12 @@ Keys: state jobs leases scheduled expiring slots rates caps
 Later: sequence
 Args: slot worker sweep_max
 Unread: jobs
-Uses: call(now now_text answer_field) seldom(seldom) activity(note_activity) meta(facts fact set_fact notes_of_queue) emit(emit quoted)
+Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity) meta(facts fact set_fact notes_of_queue) emit(emit quoted)
     batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
-    dead(unindex_dead check_dead) ended(leaves dies) remembered(memory) due(earliest_due) digits(digits) settled(is_settled)
-    deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting emit_expired)
+    dead(unindex_dead check_dead) ended(leaves) dying(dies) remembered(forget_over) due(earliest_due) digits(digits) settled(is_settled)
+    deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting)
 ]]
 
 local SWEEP_MS = 100   -- the longest time between two looks at leases while workers claim
@@ -233,7 +233,7 @@ local function forget_old()
   if late then
     expire_waiting(late, read_many(state, late), decided)
   end
-  return facts.remembers and memory.forget_over(sweep_max) or #over == sweep_max
+  return facts.remembers and forget_over(sweep_max) or #over == sweep_max
 end
 
 --- Everything was put back: places become free, rates have room again, and what they kept waiting may come. Returns
@@ -316,15 +316,12 @@ end
 
 --- The events of all this: the first writes of the call.
 local function emit_sweep()
-  if not has_swept and not seldom.any then
-    return
+  if has_swept then
+    emit('lease_expired', now_text, worker, swept.expired)
+    emit('cancelled', now_text, worker, swept.cancelled)
+    emit('promoted', now_text, worker, swept.promoted)
   end
-  emit('lease_expired', now_text, worker, swept.expired)
-  emit('cancelled', now_text, worker, swept.cancelled)
-  emit('promoted', now_text, worker, swept.promoted)
-  if seldom.any then
-    emit_expired()
-  end
+  run_parts('append', worker)
   emit('pruned', now_text, worker, swept.pruned)
 end
 

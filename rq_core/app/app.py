@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from rq_core.app.returned import Returned
     from rq_core.protocol.caps import CapChange
     from rq_core.protocol.enqueue import Accepted
-    from rq_core.protocol.inspect import ScopeStatus
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.plan import Patience, Plan
+    from rq_core.protocol.scope_reads import ScopeStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -309,7 +309,7 @@ class App(ManyProducer):
         self.redactor  # noqa: B018 - it is looked up on access
         for task in self._tasks.values():
             task.arguments.check()
-            if task.options.keep_ms:
+            if task.options.keeps_result:
                 task.returned.check()
             if task.isolation is not None:
                 from rq_core.app.locate import place_of
@@ -552,10 +552,10 @@ class App(ManyProducer):
         """Return how the scopes of a queue stand: those that have limits, then keys in use, at most ``limit``."""
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.client
-        return client.run(client.calls.inspect.caps(queue, limit))
+        return client.run(client.calls.reads.caps(queue, limit))
 
     async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """See caps."""
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.async_client()
-        return await client.run(client.calls.inspect.caps(queue, limit))
+        return await client.run(client.calls.reads.caps(queue, limit))

@@ -178,6 +178,11 @@ class JobOptions:
         )
         object.__setattr__(self, "ties", ties)
 
+    @property
+    def keeps_result(self) -> bool:
+        """Whether the job's result is kept after its end."""
+        return self.keep_ms > 0
+
     def changed(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> JobOptions:
         """Return these options with those that are not None put in their place.
 

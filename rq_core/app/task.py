@@ -83,7 +83,7 @@ class PreparedTask(Generic[P, R]):
         Raises InvalidName or InvalidOption; InvalidTask if results of such a task cannot be kept.
         """
         changed = self.options.changed(queue=queue, **options)
-        if changed.keep_ms and not self.options.keep_ms:
+        if changed.keeps_result and not self.options.keeps_result:
             self.returned.check()
         return PreparedTask(self.app, self.name, self.arguments, changed, self.returned)
 
@@ -147,7 +147,7 @@ class Task(PreparedTask[P, R]):
     ) -> None:
         """``timeout`` is in seconds, ``max_memory`` in bytes. Raises InvalidTask, InvalidName or InvalidOption."""
         returned = Returned(name, function)
-        if options.keep_ms:
+        if options.keeps_result:
             returned.check(is_defined=False)
         super().__init__(app, name, arguments, options, returned)
         self.function = function

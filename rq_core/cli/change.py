@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from rq_core.cli.options import (
+    LIST_MAX,
     actor,
     audited_options,
     connect,
@@ -20,12 +21,15 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import say
 from rq_core.model.counted import counted
+from rq_core.model.limits import DECLARED, read_limit, shown
 from rq_core.model.machine import PRIORITIES
+from rq_core.model.scopes import family_of
 from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
     from rq_core.app.options import PriorityName
     from rq_core.connections.client import Client
+    from rq_core.model.limits import Limit
     from rq_core.protocol.plan import Plan
 
     Verb = Callable[..., Plan[dict[str, str]]]
@@ -140,11 +144,10 @@ def _chosen(
     if all_of is None:
         return ids, queue
     known_queues(client, all_of)
-    counts = client.run(client.calls.reads.counts(all_of))
-    found, damaged = client.run(client.calls.reads.dead(all_of, max(counts.dead, 1)))
-    for why in damaged:
+    found = client.run(client.calls.reads.dead(all_of, LIST_MAX))
+    for why in found.damaged:
         say(f"rq-core: {why}", err=True)
-    return [job.id for job in reversed(found)], all_of
+    return [job.id for job in reversed(found.jobs)], all_of
 
 
 def _apply(
@@ -270,8 +273,8 @@ def change_settings(queue: str, assignments: Sequence[str], **given: Any) -> Non
 
 def parse_assignment(text: str) -> tuple[str, int]:
     """Read ``lease=30``. Returns the name in ``meta`` and its value. Raises click.UsageError."""
-    shown, found, value = text.partition("=")
-    name = NAMES.get(shown.replace("_", "-"))
+    word, found, value = text.partition("=")
+    name = NAMES.get(word.replace("_", "-"))
     if not found or name is None:
         known = ", ".join(NAMES)
         raise click.UsageError(
@@ -282,6 +285,63 @@ def parse_assignment(text: str) -> tuple[str, int]:
             return name, int(value)
         from rq_core.model.durations import ms_of
 
-        return name, ms_of(shown, float(value), minimum=SETTINGS[name].minimum / 1000)
+        return name, ms_of(word, float(value), minimum=SETTINGS[name].minimum / 1000)
     except ValueError:
-        raise click.UsageError(f"{shown} must be a number, not {value!r}") from None
+        raise click.UsageError(f"{word} must be a number, not {value!r}") from None
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("scope")
+@click.argument("limit", metavar="N|none|code")
+@click.option("--force", is_flag=True, help="Also for a task that the queue has not seen yet.")
+@click.option(
+    "--version",
+    type=click.IntRange(0),
+    metavar="V",
+    help="Only if the limit still has this version (0: none is stored).",
+)
+@audited_options
+@server_options
+@json_option
+def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
+    """Change the limit of SCOPE in QUEUE, at once and for every worker.
+
+    SCOPE is queue, task=NAME, a family of keys (the limit of each), or one key, like send.tenant=acme.
+    The limit is a number; 0 stops the scope, and none lifts the limit. A rate reads 100/60s, or
+    100/60s/5 with bursts of 5. Lowering a limit ends no running job. code ends a limit that was set
+    live: the limit that the workers' code declares holds again, and one key follows its family.
+    """
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        if not given["force"]:
+            client.run(client.calls.caps.check_task(queue, scope))
+        made = client.run(
+            client.calls.caps.change(
+                queue,
+                scope,
+                _wanted(limit),
+                version=given["version"],
+                by=actor(given["by"]),
+                why=given["reason"],
+            )
+        )
+    if given["as_json"]:
+        print_json(
+            {"queue": queue, "scope": scope, "limit": str(made.limit), "version": made.version}
+            | {"outcome": made.outcome}
+        )
+        return
+    done = "is now" if made.outcome == "changed" else "was already"
+    # Without an entry of its own it follows its family.
+    which = f"version {made.version}" if made.version else f"as {family_of(scope)}"
+    if limit == DECLARED and made.version:
+        which += ", from code"
+    say(f"{scope} {done} {shown(made.limit)} ({which})")
+
+
+def _wanted(text: str) -> Limit | int | Literal["code"] | None:
+    if text == DECLARED:
+        return DECLARED
+    limit = read_limit(text)
+    return limit if limit.window_ms else limit.most

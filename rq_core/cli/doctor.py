@@ -183,7 +183,7 @@ def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
     """Say that events have waited long for the mirror. Redis does not know whether one runs."""
     from rq_core.metrics.causes import mirror_behind
 
-    looked, _ = client.run(client.calls.overview.of([queue]))
+    looked, _ = client.run(client.calls.reads.looks([queue]))
     for says in filter(None, map(mirror_behind, looked)):
         advice = "; start `rq-core audit run`, or look into its log"
         found: dict[str, Any] = {"kind": "mirror", "job": None, "keys": ["outbox"]}

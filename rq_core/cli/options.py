@@ -7,7 +7,7 @@ import getpass
 import json
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -185,15 +185,6 @@ def known_queues(client: Client, *queues: str, told: bool = False) -> list[str]:
     readable = client.run(client.calls.reads.readable(known))
     tell_denied([queue for queue in known if queue not in readable])
     return readable
-
-
-def tell_damaged(reasons: Iterable[str]) -> None:
-    """Say on standard error which jobs cannot be read. Raises Exit with the status 1 if there are any."""
-    told = list(dict.fromkeys(filter(None, reasons)))
-    for why in told:
-        say(f"rq-core: {why}", err=True)
-    if told:
-        raise click.exceptions.Exit(1)
 
 
 def tell_denied(queues: Sequence[str]) -> None:

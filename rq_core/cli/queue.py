@@ -81,7 +81,7 @@ def delete(name: str, *, force: bool, wait_s: float, as_json: bool, **given: Any
 
 
 def _refuse_while_worked_for(client: Client, name: str) -> None:
-    found, _ = client.run(client.calls.overview.of([name]))
+    found, _ = client.run(client.calls.reads.looks([name]))
     workers = [each.worker for queue in found for each in queue.present]
     if workers:
         raise click.ClickException(

@@ -13,23 +13,24 @@ from typing import Any, Final
 import click
 
 from rq_core.cli.lazy import Commands, LazyGroup
-from rq_core.cli.text import one_line, say
+from rq_core.cli.text import say
 from rq_core.errors import RqCoreError, UsageError
 from rq_core.model import plugins
 from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
+from rq_core.views.text import one_line
 
 COMMANDS: Final[Commands] = {
     "worker": ("worker:worker", "Run the jobs of an app's tasks."),
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
-    "queues": ("inspect:queues", "Show the queues and how many jobs they have."),
-    "job": ("inspect:job", "Show where a job stands, and what it waits for."),
+    "queues": ("lists:queues", "Show the queues and how many jobs they have."),
+    "job": ("job:job", "Show where a job stands, and what it waits for."),
     "result": ("result:result", "Show how a job ended, and what its handler returned."),
     "jobs": (
-        "jobs:jobs",
+        "lists:jobs",
         "List a queue's jobs, and name those of whose task no live worker has told.",
     ),
-    "unique": ("unique:unique", "Show which jobs hold the names of unique jobs."),
-    "dead": ("inspect:dead", "Show the jobs that died last, and why."),
+    "unique": ("lists:unique", "Show which jobs hold the names of unique jobs."),
+    "dead": ("lists:dead", "Show the jobs that died last, and why."),
     "cancel": ("change:cancel", "Cancel jobs."),
     "edit": ("change:edit", "Change the priority, the due time or the deadline of jobs that wait."),
     "requeue": ("change:requeue", "Give dead jobs another life."),
@@ -38,9 +39,9 @@ COMMANDS: Final[Commands] = {
     "resume": ("change:resume", "Let a paused queue give out jobs again."),
     "set": ("change:change_settings", "Show or change a queue's settings."),
     "queue": ("queue:queue", "Delete a queue."),
-    "cap": ("caps:cap", "Change how many jobs may run, of a queue, a task or a key."),
-    "caps": ("caps:caps", "Show what limits a queue's jobs, and how many wait for it."),
-    "workers": ("workers:workers", "Show the workers, and which code each runs."),
+    "cap": ("change:cap", "Change how many jobs may run, of a queue, a task or a key."),
+    "caps": ("lists:caps", "Show what limits a queue's jobs, and how many wait for it."),
+    "workers": ("lists:workers", "Show the workers, and which code each runs."),
     "top": ("top:top", "Show how the queues stand and what is wrong with them, again and again."),
     "metrics": ("metrics:metrics", "Show Prometheus how the queues stand."),
     "health": ("health:health", "Say whether the workers of this machine work."),

@@ -17,8 +17,9 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
-from rq_core.cli.text import say, span
+from rq_core.cli.text import say
 from rq_core.model.counted import counted
+from rq_core.views.text import span
 
 DIRECTORY: Final = ".rq-core"
 

@@ -1,64 +1,25 @@
-"""Lines, times and tables for people."""
+"""Lines and tables for people."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from rq_core.masking import masked
-from rq_core.model.text import printable
+from rq_core.views.text import fit
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-LINE_MAX: Final = 4_000
-"""Characters of a line that is printed; --json prints all."""
 FIELD_MAX: Final = 1_000
 """Characters of a table's cell, whatever is in it."""
-CELL_MAX: Final = 100
-"""Characters of a text from elsewhere in a cell of a table."""
 PROSE_WIDTH: Final = 140
 """Columns from which on a table has room for a column of prose."""
 PIPED_WIDTH: Final = 1_000
 """Columns where the output is no terminal: wide enough that nothing is cut."""
-
-
-def span(ms: float) -> str:
-    """Return a length of time in its two largest units, like ``2 h 5 min``."""
-    left = int(abs(ms) // 1000)
-    words = []
-    for seconds, unit in _UNITS:
-        if left >= seconds:
-            words.append(f"{left // seconds} {unit}")
-            left %= seconds
-    return " ".join(words[:2]) or "0 s"
-
-
-def oldest(ms: int | None, *, exact: bool) -> str:
-    """Return the age of the oldest job that was looked at; with ``>=`` if there may be an older one."""
-    if ms is None:
-        return "" if exact else "?"
-    return span(ms) if exact else f">= {span(ms)}"
-
-
-def utc(at_ms: float) -> str:
-    """Return a moment (Unix ms) like ``2026-11-21 10:00:00 UTC``."""
-    try:
-        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return f"{at_ms:.0f} ms"
-
-
-def ago(at_ms: float, now_ms: float) -> str:
-    """Return a moment and how far off it is."""
-    away = span(now_ms - at_ms)
-    return f"{away} ago ({utc(at_ms)})" if at_ms <= now_ms else f"in {away} ({utc(at_ms)})"
 
 
 def terminal() -> Console:
@@ -142,27 +103,6 @@ def print_records(
                 say(f"  {line}")
 
 
-def fit(text: object, most: int = LINE_MAX) -> str:
-    """Return a text as one line that cannot steer a terminal. Of one with more than ``most`` characters, it has the
-    beginning and the end: jobs and servers may say anything, at any length."""
-    whole = str(text)
-    if len(whole) > most:
-        half = most // 2
-        whole = f"{whole[:half]} … {len(whole) - 2 * half:,} characters left out … {whole[-half:]}"
-    return printable(whole)
-
-
 def say(line: object = "", *, err: bool = False) -> None:
     """Print one line, made fit. Commands print nothing by another way, so that no text of a job reaches a terminal."""
     click.echo(fit(line), err=err)
-
-
-def shortened(text: str) -> str:
-    """Return the beginning of a text, as one line that can be printed."""
-    line = one_line(text)
-    return line if len(line) <= CELL_MAX else f"{line[: CELL_MAX - 1]}…"
-
-
-def one_line(text: str) -> str:
-    """Return the text as one line that can be printed, without passwords."""
-    return fit(masked(" ".join(text.split())))

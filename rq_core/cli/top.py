@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from rq_core.cli.options import json_option, print_json, server_options
-from rq_core.cli.text import fit, oldest, one_line, terminal
+from rq_core.cli.text import terminal
 from rq_core.model.counted import counted
 from rq_core.model.text import shorten
 from rq_core.model.url import AUDIT_URL_VARIABLE
+from rq_core.views.text import fit, oldest, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -196,8 +197,8 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 def document_of(frame: Frame) -> dict[str, Any]:
     """Return a frame as JSON has it. Lengths of time are in ms."""
-    from rq_core.cli.inspect import queue_document
     from rq_core.metrics.causes import Unread, causes
+    from rq_core.views.queues import queue_document
 
     state, log = frame.state, frame.log
     document: dict[str, Any] = {

@@ -110,7 +110,7 @@ class SharedOverview(Shared[Overview]):
     ) -> None:
         """``client`` should be impatient, such as that of :func:`viewer`; it is not closed here."""
         super().__init__(
-            lambda: client.run(client.calls.overview.all()),
+            lambda: client.run(client.calls.reads.overview()),
             lambda: ServerUnavailable(url=client.url, why=f"no answer within {WITHIN_S:g} s"),
             shared_s=shared_s,
             clock=clock,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.model.effects import BEGINNINGS, CLEARS, EFFECTS, Effect, target
 from rq_core.model.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
-from rq_core.model.fields import BY_LINE, COUNTERS, TRAITS
+from rq_core.model.fields import BY_LINE, COUNTERS
 from rq_core.model.machine import CLAIMED_STATES, Event, State, legal
 
 NUMBER_MAX: Final = 2**53
@@ -123,44 +123,45 @@ RECORD_FIELDS: Final = (*(field.name for field in BY_LINE.values()), "digest")
 """The fields that a record has, each an attribute; SQL has more."""
 
 
-@dataclass(slots=True)
-class _Record:
-    id: str
-    state: State | None = None
-    task: str | None = None
-    priority: str | None = None
-    max_attempts: int | None = None
-    max_losses: int | None = None
-    seq: int | None = None
-    lane: str | None = None
-    due_ms: int | None = None
-    since_ms: int | None = None
-    claims: int = 0
-    failures: int = 0
-    losses: int = 0
-    unknown: int = 0
-    fence: str | None = None
-    worker: str | None = None
-    reason: str | None = None
-    digest: str | None = None
-    """Of its arguments and its timeout; None: it is not known."""
-    complete: bool = True
-    """False if the record began in the middle: earlier events were not seen."""
-
-
 if TYPE_CHECKING:
 
-    class JobRecord(_Record):
+    @dataclass(slots=True)
+    class JobRecord:
         """A job as its events leave it. ``state`` None: not in Redis (yet, or any more)."""
 
-        # A trait.
+        id: str
+        state: State | None = None
+        # Those of RECORD_FIELDS that code names.
+        task: str | None = None
+        priority: str | None = None
+        max_attempts: int | None = None
+        max_losses: int | None = None
+        claims: int = 0
+        fence: str | None = None
+        worker: str | None = None
+        failures: int = 0
+        losses: int = 0
+        seq: int | None = None
+        due_ms: int | None = None
+        since_ms: int | None = None
+        reason: str | None = None
+        digest: str | None = None
+        """Of its arguments and its timeout; None: it is not known."""
+        complete: bool = True
+        """False if the record began in the middle: earlier events were not seen."""
+
+        # Any other.
         def __getattr__(self, name: str) -> Any: ...
 
 else:
     JobRecord = make_dataclass(
         "JobRecord",
-        [(field.name, Any, None) for field in TRAITS],
-        bases=(_Record,),
+        [
+            "id",
+            ("state", Any, None),
+            *((name, Any, 0 if name in COUNTERS else None) for name in RECORD_FIELDS),
+            ("complete", Any, True),
+        ],
         namespace={"__module__": __name__},
         slots=True,
     )

@@ -11,13 +11,14 @@ short names of their own, since Redis keeps a line for every live job. Which eve
 from __future__ import annotations
 
 from enum import Enum
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY
 
 
 class Kind(Enum):
-    """What a field may hold, if it is not null."""
+    """What a field may hold, if it is not null. In SQL a number is a BIGINT, and anything else a text."""
 
     WORD = "a short text"
     NUMBER = "a whole number, 0 or more"
@@ -38,6 +39,9 @@ class Field(NamedTuple):
     trait: int | None = None
     """Its place among the traits: the fields that every event with which a job begins (enqueued, restored, baseline)
     carries at its end. None: it is no trait."""
+    given: bool = False
+    """Whether a trait is what the producer says with the job's ties, under its name in a state line: enqueue checks its
+    kind and hands it on to the line and the event. Scripts work out the other traits."""
     meaning: str = ""
     """What a trait says, for the reference of events and tables."""
 
@@ -62,7 +66,7 @@ FIELDS: Final = (
         meaning="32 hex digits for task and arguments, by which calls with such an id are compared; null: they are not",
     ),
     Field(
-        "keep_ms", _K.NUMBER, "keep", trait=6,
+        "keep_ms", _K.NUMBER, "keep", trait=6, given=True,
         meaning="how long after its end its result is kept in Redis; null: it is not",
     ),
     Field("lane", _K.LANE, "lane"),
@@ -108,6 +112,13 @@ TRAITS: Final = tuple(
 )
 """The traits in the order of their places. A new one takes the next place: the outbox may leave out what is null at the
 end of an array only."""
+
+GIVEN: Final = tuple(field for field in TRAITS if field.given)
+"""The traits that a producer says. In a state line they stand before the lane, behind the traits that scripts work out
+there, since enqueue writes them there."""
+
+STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))
+"""What a state line says before the lane. Claims leave it as it is."""
 
 COUNTERS: Final = ("claims", "failures", "losses", "unknown")
 """What is counted of a job from 0 on: null in an event is 0."""

@@ -35,7 +35,7 @@ from rq_core.model.machine import (
     Priority,
     State,
 )
-from rq_core.model.text import shorten
+from rq_core.model.text import number_in, shorten
 
 SHOWN_MAX: Final = 100
 """Characters that are shown of a line that cannot be read."""
@@ -57,6 +57,11 @@ class JobState:
     spec: str | None = None
     error: JobError | None = None
     """Of a dead job: the error that it died of; None if it died of something else."""
+
+    @property
+    def since_ms(self) -> int | None:
+        """Since when it has been in its state (Unix ms); None if the line does not say it."""
+        return number_in(self.fields.get("since"))
 
 
 def line_of_job(line: str | None, value: str | None) -> str | None:

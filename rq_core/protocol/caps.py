@@ -17,10 +17,10 @@ from rq_core.model.scopes import FAIR, QUEUE, TASK, WEIGHT, family_of, is_scope
 from rq_core.model.settings import BATCH_MAX
 from rq_core.model.state_line import read_state_lines
 from rq_core.protocol.admin import check_why
-from rq_core.protocol.cap_reads import entries_of
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_pairs
+from rq_core.protocol.scope_reads import entries_of
 
 CHANGES_MAX: Final = 20
 """Times that a change is tried again because another operator's change came first."""
@@ -227,13 +227,12 @@ class Caps:
             queue,
         )
         waiting = [job_id for each in listed for job_id in each]
-        waiting_lines = yield from read_lines(self._delivery, keys, waiting)
-        known = {name.partition("=")[2] for name in capped if name.startswith(f"{TASK}=")} | {
-            *policies
-        }
-        for job_id, line in [*pairs_of(lines).items(), *zip(waiting, waiting_lines, strict=True)]:
-            jobs, _ = read_state_lines(queue, [(job_id, line)])
-            known |= {job.fields.get("task", "") for job in jobs}
+        found = yield from read_lines(self._delivery, keys, waiting)
+        jobs, _ = read_state_lines(
+            queue, [*pairs_of(lines).items(), *zip(waiting, found, strict=True)]
+        )
+        known = {name.partition("=")[2] for name in capped if name.startswith(f"{TASK}=")}
+        known |= {*policies, *(job.fields.get("task", "") for job in jobs)}
         for entry_id, flat in entries:
             for event in decode(entry_id, pairs_of(flat)).jobs:
                 known.add(str(event.fields.get("task", "")))

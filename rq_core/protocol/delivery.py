@@ -20,7 +20,6 @@ from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.model.machine import LAYOUT
 from rq_core.protocol import denial, server_check
-from rq_core.protocol.absence import look_for
 from rq_core.protocol.asking import Asking, meaning_of, pause, wrong_type
 from rq_core.protocol.plan import (
     Call,
@@ -120,8 +119,8 @@ class Delivery:
         self._functions = True
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
         """How commands begin, by script and queue."""
-        self._whole: set[str] = set()
-        """Queues whose calls carry the keys on demand, since one was answered ``with``."""
+        self._facts: defaultdict[str, set[str]] = defaultdict(set)
+        """By queue: the facts whose keys its calls carry, since one was answered ``with``."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that were made here and are not on the list yet."""
@@ -144,8 +143,8 @@ class Delivery:
         self._functions = use
         self._heads = {}
 
-    def _carry_all_keys(self, queue: str) -> None:
-        self._whole.add(queue)
+    def _carry_keys(self, queue: str, facts: Iterable[str]) -> None:
+        self._facts[queue].update(facts)
         self._heads = {at: head for at, head in self._heads.items() if at[1] != queue}
 
     def has_met(self, queue: str) -> bool:
@@ -156,9 +155,8 @@ class Delivery:
         """How a call's command begins, as this server takes it by what is known of it now."""
         head = self._heads.get((name, queue))
         if head is None:
-            head = self._script(name).head(
-                queue_keys(queue, self.prefix), whole=queue in self._whole
-            )
+            keys = queue_keys(queue, self.prefix)
+            head = self._script(name).head(keys, self._facts.get(queue, ()))
             self._heads[name, queue] = head
         return head
 
@@ -261,7 +259,7 @@ class Delivery:
                     case "epoch":
                         strangers.add(calls[i].queue)
                     case "with":
-                        self._carry_all_keys(calls[i].queue)
+                        self._carry_keys(calls[i].queue, reply[1:])
                     case "forgotten":
                         forgotten.add(calls[i].script)
                     case "no functions":
@@ -417,10 +415,14 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _is_absent(self, call: Call[Any]) -> Plan[bool]:
-        """Whether a call that makes no queue finds none."""
+        """Whether a call that makes no queue finds none. To cancel or edit jobs of an unknown queue leaves nothing
+        behind."""
         if call.absent is None:
             return False
-        found = yield from self.ask(look_for(call, self.prefix), call.queue)
+        keys = queue_keys(call.queue, self.prefix)
+        # A job may outlive a `meta` that is lost.
+        jobs = [["HGET", keys("jobs"), job_id] for job_id in call.ids]
+        found = yield from self.ask([["HGET", keys("meta"), "epoch"], *jobs], call.queue)
         return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:

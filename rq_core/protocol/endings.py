@@ -22,6 +22,7 @@ from rq_core.model.outcome import (
     Replaced,
     Succeeded,
 )
+from rq_core.model.remembered import words_of
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Call, Plan, parse_nothing
@@ -168,9 +169,8 @@ def parse(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> Look:
 def _kept(job_id: str, said: str) -> Outcome[Any] | None:
     """The outcome that a line of ``results`` tells, with the value behind it; None if it tells none that is known."""
     line, _, value = said.partition("\n")
-    word = line.partition(" ")[0]
-    fields = dict(part.split("=", 1) for part in line.split(" ") if "=" in part)
-    match word:
+    fields = words_of(line)
+    match line.partition(" ")[0]:
         case "succeeded" if "bytes" in fields:
             return Succeeded(job_id, kept=Kept(value, fields.get("task")), missing=None)
         case "succeeded":

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from rq_core.model.job import JobError, error_of
 from rq_core.model.keys import QueueKeys
-from rq_core.model.state_line import LINE_MAX, TOO_LONG, line_of_job
+from rq_core.model.state_line import (
+    LINE_MAX,
+    TOO_LONG,
+    JobState,
+    line_of_job,
+    read_state_lines,
+)
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Plan
+from rq_core.protocol.steps import Steps, run
 
 PAGE: Final = 500
 """Jobs in one question: a server looks at so many values of ``jobs`` in about a millisecond."""
@@ -42,37 +49,29 @@ _ERRORS_PAGE: Final = 20
 """Jobs in one question for errors: each of their values is read as a whole, and other clients wait meanwhile."""
 
 
-def commands(keys: QueueKeys, ids: Sequence[str]) -> list[list[Any]]:
-    """The commands that ask for the state lines of these jobs, one at least, in this order."""
-    return [
-        ["EVAL_RO", _LINES, 2, keys("state"), keys("jobs"), *ids],
-    ]
+def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
+    """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
+    lines: list[str | None] = []
+    for at in range(0, len(ids), PAGE):
+        page = ids[at : at + PAGE]
+        (found,) = yield [["EVAL_RO", _LINES, 2, keys("state"), keys("jobs"), *page]]
+        lines += map(line_of_job, found[: len(page)], found[len(page) :])
+    return lines
 
 
-def lines_of(replies: Sequence[Any]) -> list[str | None]:
-    """Read their answers: the state lines in order, None for a job that Redis does not have."""
-    (found,) = replies
-    count = len(found) // 2
-    return list(map(line_of_job, found[:count], found[count:]))
+def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], list[str]]]:
+    """Read how those of some jobs stand that Redis has, and why others cannot be read."""
+    lines = yield from lines_of(keys, ids)
+    return read_state_lines(keys.queue, zip(ids, lines, strict=True))
 
 
-def read_errors(
-    delivery: Delivery, keys: QueueKeys, ids: Sequence[str]
-) -> Plan[list[JobError | None]]:
-    """Read what each of these jobs died of, at most a page of them; None for no error."""
-    asked = [
-        ["EVAL_RO", _ERRORS, 1, keys("jobs"), *ids[at : at + _ERRORS_PAGE]]
-        for at in range(0, len(ids), _ERRORS_PAGE)
-    ]
-    pages = (yield from delivery.ask(asked, keys.queue)) if asked else []
-    return [None if head is None else error_of(head) for heads in pages for head in heads]
+def errors_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[JobError | None]]:
+    """Read what each of these jobs died of; None for no error."""
+    pages = [ids[at : at + _ERRORS_PAGE] for at in range(0, len(ids), _ERRORS_PAGE)]
+    found = yield [["EVAL_RO", _ERRORS, 1, keys("jobs"), *page] for page in pages]
+    return [None if head is None else error_of(head) for heads in found for head in heads]
 
 
 def read_lines(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:
     """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
-    lines: list[str | None] = []
-    for at in range(0, len(ids), PAGE):
-        lines += lines_of(
-            (yield from delivery.ask(commands(keys, ids[at : at + PAGE]), keys.queue))
-        )
-    return lines
+    return run(delivery, keys.queue, lines_of(keys, ids))

@@ -20,13 +20,9 @@ from rq_core.protocol.deletion import Deletion
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.endings import Endings
 from rq_core.protocol.enqueue import Enqueue
-from rq_core.protocol.inspect import Inspect
-from rq_core.protocol.listing import Listing
-from rq_core.protocol.overview import Overviews
 from rq_core.protocol.reads import Reads
 from rq_core.protocol.single import Single
 from rq_core.protocol.unique import Names
-from rq_core.protocol.waiting import Waiting
 
 
 class Operations:
@@ -41,9 +37,5 @@ class Operations:
         self.audit = Audit(delivery)
         self.reads = Reads(delivery)
         self.deletion = Deletion(delivery, self.admin, self.reads)
-        self.inspect = Inspect(delivery)
-        self.listing = Listing(delivery)
         self.names = Names(delivery)
         self.endings = Endings(delivery)
-        self.waiting = Waiting(delivery)
-        self.overview = Overviews(delivery)

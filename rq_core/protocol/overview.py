@@ -1,38 +1,57 @@
 """One look at all queues: how many jobs, how old the oldest, what is full, who works. Every read is bounded.
 
-    found = client.run(client.calls.overview.all())
+    found = client.run(client.calls.reads.overview())
     found.queues[0].oldest_ready_ms
 
 Four round trips whatever the number of queues, at most COMMANDS_MAX commands a queue, and none whose cost grows with
 the number of jobs or lanes. So some numbers cannot be had exactly; each of those says in a field of its own whether it
-is exact. ``rq-core caps`` (:mod:`rq_core.protocol.inspect`) takes the exact look at one queue.
+is exact. ``rq-core caps`` (:mod:`rq_core.protocol.scope_reads`) takes the exact look at one queue.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
-from rq_core.errors import QueueDamaged, RqCoreError, ServerUnavailable, ServerUnsuitable
-from rq_core.model.keys import QueueKeys, queue_keys, queues_key
+from rq_core.model.keys import QueueKeys
 from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import PRIORITIES
 from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_scope
 from rq_core.model.settings import RESULT_COST, SETTINGS
-from rq_core.model.text import printable, shorten
-from rq_core.model.url import is_cluster
-from rq_core.protocol import denial, lines, outbox_age
-from rq_core.protocol.cap_reads import Holder, holders_of, members
-from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
-from rq_core.protocol.presence import PresentWorker, known_tasks, rows_command, rows_of
-from rq_core.protocol.reads import Listed
+from rq_core.model.state_line import JobState
+from rq_core.protocol.lines import jobs_of
+from rq_core.protocol.plan import pairs_of
+from rq_core.protocol.presence import (
+    KnownTasks,
+    PresentWorker,
+    known_tasks,
+    rows_command,
+    rows_of,
+)
+from rq_core.protocol.scope_reads import (
+    count_of_holders,
+    count_of_lane,
+    head_of_lane,
+    job_of,
+    members,
+)
+from rq_core.protocol.steps import Command, Steps, ask, time_ms
 from rq_core.protocol.usable import check, number_of
 
-T = TypeVar("T")
+_EVENT_AGE: Final = """local entries = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 2)
+local fields = entries[1] and entries[#entries][2] or {}
+for i = 1, #fields, 2 do
+  if fields[i] == 'at' then
+    return fields[i + 1]
+  end
+end
+return false"""
+"""When the oldest event that waits for the mirror was written, or a later one: Unix ms, or nothing. It is the second
+entry's time, since the first may be the mirror's anchor, which SQL has; and the time alone, since an entry may have ten
+thousand jobs."""
 
 COMMANDS_MAX: Final = 70
 """Commands that one look may send for one queue."""
@@ -48,8 +67,6 @@ LIMITS_MAX: Final = 200
 """About how many stored limits of a queue are read."""
 QUEUES_MAX: Final = 1_000
 """Queues that one look reads: those that come first by name."""
-WHY_MAX: Final = 300
-"""Characters of the reason why a queue cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,265 +244,212 @@ class Overview:
     """The queues that the user may not read, though it may read others."""
 
 
-class Look:
-    """What one look has read of one queue so far."""
+# How many jobs there are, which every look at a queue asks.
 
-    def __init__(self, keys: QueueKeys) -> None:
-        self.keys = keys
-        self.why: str | None = None
-        self.limits: dict[str, CapEntry] = {}
-        self.limits_exact = True
-        self.names: list[str] = []
-        self.heads: list[list[str]] = []
-        self.jobs: dict[str, Holder] = {}
-        self.since: dict[str, int] = {}
-        self.ages_exact = True
-        """False: the line of a job could not be read."""
-        self.lanes: list[tuple[str, str]] = []
-        """Lanes whose first job's age is read: what they wait for, empty if they are open, and the lane."""
+_SIZED: Final = ("waiting", "open", "scheduled", "leases", "dead")
 
-    # The first commands, and what they say.
 
-    def sizes(self) -> list[list[Any]]:
-        """The commands about the whole queue."""
-        keys = self.keys
-        lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
-        counted = ("waiting", "open", "blocked", "scheduled", "leases", "dead")
-        return [
-            *(["LLEN", key] for key in lists),
-            *(["LRANGE", key, 0, HEADS_MAX - 1] for key in lists),
-            # Beside something of the queue: in a cluster it is its shard's clock that counts.
-            ["TIME"],
-            *(["ZCARD", keys(name)] for name in counted),
-            ["HLEN", keys("jobs")],
-            ["HGETALL", keys("meta")],
-            ["HSCAN", keys("caps"), 0, "COUNT", LIMITS_MAX],
-            ["ZRANGE", keys("scheduled"), 0, SCHEDULED_MAX - 1, "WITHSCORES"],
-            *(
-                ["ZRANGEBYSCORE", keys("open"), n * RANK, f"({(n + 1) * RANK}", "LIMIT", 0, 1]
-                for n in range(len(PRIORITIES))
-            ),
-            ["ZRANGEBYLEX", keys("blocked"), *members("task"), "LIMIT", 0, BLOCKED_MAX],
-            ["ZRANGEBYLEX", keys("blocked"), "-", "+", "LIMIT", 0, BLOCKED_MAX],
-            rows_command(keys),
-            ["ZRANGE", keys("dead"), 0, 0, "REV"],
-            # Tells an outbox of another type: no call can be carried out then.
-            ["XLEN", keys("outbox")],
-        ]
+def sizes(keys: QueueKeys) -> list[Command]:
+    """The commands that ask how many jobs a queue has, and for the facts in its ``meta``."""
+    lists = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
+    sets = [["ZCARD", keys(name)] for name in _SIZED]
+    return [*lists, *sets, ["HLEN", keys("jobs")], ["HGETALL", keys("meta")]]
 
-    def take_sizes(self, replies: Sequence[Any]) -> None:
-        """Take the answers to those."""
-        many = len(PRIORITIES)
-        self.lengths, self.heads = replies[:many], list(replies[many : 2 * many])
-        (seconds, micros), *rest = replies[2 * many :]
-        self.now_ms = int(seconds) * 1000 + int(micros) // 1000
-        self.waiting, self.open, self.blocked, self.scheduled, self.running, self.dead = rest[:6]
-        alive, meta, (cursor, stored), due = rest[6:10]
-        opened, tasks, first, (more, rows), self.died, _ = rest[10 : 10 + many], *rest[10 + many :]
-        self.alive, self.facts = int(alive), pairs_of(meta)
-        check(self.keys.queue, self.facts)
-        self.limits, all_read = _limits_of(pairs_of(stored))
-        self.limits_exact = all_read and str(cursor) == "0"
-        first_due = pairs_of(due)
-        self.due_ms = next(map(float, first_due.values()), None)
-        self.first_due = [name[4:] for name in first_due if name.startswith("job|")]
-        self.workers, self.workers_exact = rows_of(pairs_of(rows), self.now_ms), str(more) == "0"
-        self.known = known_tasks(pairs_of(rows), self.now_ms, whole=self.workers_exact)
-        blocked = [member.split("|") for member in dict.fromkeys([*tasks, *first])]
-        self.lanes = [("", lane) for found in opened for lane in found]
-        self.lanes += [(scope, lane) for scope, _, lane in blocked]
-        self.looked_at = len(blocked)
-        self.names = _without_keys(self.limits, {scope for scope, _, _ in blocked})
 
-    # What is asked about lanes and scopes, and what that says.
+def counts_of(
+    replies: Sequence[Any], facts: Mapping[str, str], number: Callable[[str], int]
+) -> dict[str, Any]:
+    """What their answers say, as fields of QueueCounts and QueueOverview. ``number`` reads one of the facts."""
+    many = len(PRIORITIES)
+    waiting, lanes, scheduled, running, dead, alive = map(int, replies[many : many + 6])
+    elsewhere = sum(replies[:many]) - number("tombstones") + waiting + running + dead
+    return {
+        "ready": dict(zip(map(str, PRIORITIES), replies, strict=False)),
+        "waiting": waiting,
+        "open_lanes": lanes,
+        # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
+        "scheduled": max(0, min(scheduled, alive - elsewhere)),
+        "running": running,
+        "dead": dead,
+        "paused": facts.get("paused") == "1",
+        "audit": facts.get("audit") == "on",
+        "epoch": number("epoch"),
+        "backlog": number("backlog_jobs"),
+        "settings": {name: number(name) for name in SETTINGS},
+    }
 
-    def loads(self) -> list[list[Any]]:
-        """The commands about the scopes and lanes that the first ones named."""
-        keys = self.keys
-        commands = [
-            ["ZCOUNT", keys("leases"), "-inf", f"({self.now_ms}"],
-            *([outbox_age.command(keys)] if self._events_wait() else []),
-            *([["HLEN", keys("results")]] if self._remembers() else []),
-        ]
-        for name in self.names[:SCOPES_MAX]:
-            low, high = members(name)
-            commands += [
-                ["ZLEXCOUNT", keys("holders"), low, high],
-                ["ZLEXCOUNT", keys("blocked"), low, high],
-            ]
-        waiting = [
-            (scope, keys("waiting"), f"[{lane}|", f"({lane}}}") for scope, lane in self.lanes
-        ]
-        commands += [["ZRANGEBYLEX", *where, "LIMIT", 0, 1] for _, *where in waiting]
-        return commands + [["ZLEXCOUNT", *where] for scope, *where in waiting if scope]
 
-    def take_loads(self, replies: Sequence[Any]) -> None:
-        """Take the answers to those."""
-        self.leases_over, *rest = replies
-        self.waits_since = rest.pop(0) if self._events_wait() else None
-        self.remembered = int(rest.pop(0)) if self._remembers() else 0
-        counted = 2 * len(self.names[:SCOPES_MAX])
-        self.counts = rest[:counted]
-        firsts, jobs = rest[counted:][: len(self.lanes)], rest[counted + len(self.lanes) :]
-        self.blocked_jobs = dict(zip([lane for lane in self.lanes if lane[0]], jobs, strict=True))
-        self.first_of = [found[0].rpartition("|")[2] if found else None for found in firsts]
+# The look at one queue.
 
-    def _events_wait(self) -> bool:
-        return self.facts.get("audit") == "on" and number_of(self.facts, "backlog_jobs") > 0
 
-    def _remembers(self) -> bool:
-        return "remembers" in self.facts
+class _Lane(NamedTuple):
+    """A lane whose first job is looked at."""
 
-    # Since when those jobs wait.
+    scope: str
+    """The scope that it waits for; empty: it is open."""
+    name: str
+    age_ms: int | None = None
+    """How long its first job has waited."""
+    jobs: int = 0
+    """Of a blocked one."""
 
-    def ages(self) -> list[list[Any]]:
-        """The commands that ask for the jobs at the heads; none if there is no job."""
-        ids = self._ids()
-        return lines.commands(self.keys, ids) if ids else []
 
-    def take_ages(self, replies: Sequence[Any]) -> None:
-        """Take their answers."""
-        ids = self._ids()
-        for job_id, line in zip(ids, lines.lines_of(replies) if ids else [], strict=True):
-            try:
-                (job,) = holders_of(self.keys.queue, [job_id], [line])
-            except QueueDamaged:
-                # One damaged job must not hide its queue. The worker that claims it says so, and so does doctor.
-                self.ages_exact = False
-                continue
-            self.jobs[job_id] = job
-            if job.since_ms is not None:
-                self.since[job_id] = job.since_ms
-
-    def _ids(self) -> list[str]:
-        ids = [job_id for head in self.heads for job_id in head]
-        firsts = [each for each in self.first_of if each is not None]
-        return list(dict.fromkeys([*ids, *firsts, *self.died, *self.first_due]))
-
-    # All of it.
-
-    def result(self) -> QueueOverview:
-        """Return what was read."""
-        facts, number = self.facts, partial(number_of, self.facts)
-        cancelled = number("tombstones")
-        elsewhere = sum(self.lengths) - cancelled + self.waiting + self.running + self.dead
-        gate = self.limits.get(QUEUE)
-        ready, ready_exact = self._oldest_ready(fair=facts.get("fair") == "1")
-        blocked = self._ages_of_blocked()
-        return QueueOverview(
-            queue=self.keys.queue,
-            now_ms=self.now_ms,
-            ready=dict(zip(map(str, PRIORITIES), self.lengths, strict=True)),
-            cancelled_entries=cancelled,
-            waiting=self.waiting,
-            open_lanes=self.open,
-            blocked_lanes=self.blocked,
-            # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
-            scheduled=max(0, min(self.scheduled, self.alive - elsewhere)),
-            running=self.running,
-            dead=self.dead,
-            paused=facts.get("paused") == "1",
-            fair=facts.get("fair") == "1",
-            audit=facts.get("audit") == "on",
-            epoch=number("epoch"),
-            cap=gate.limit.most if gate else None,
-            oldest_ready_ms=ready,
-            oldest_ready_exact=ready_exact,
-            oldest_blocked_ms=max(blocked.values(), default=None),
-            oldest_blocked_exact=self.ages_exact and self.blocked <= self.looked_at,
-            overdue_ms=0 if self.due_ms is None else max(0, self.now_ms - int(self.due_ms)),
-            leases_over=self.leases_over,
-            inactive_ms=max(0, self.now_ms - number("last_activity"))
-            if number("last_activity")
-            else None,
-            ends_leases_in_ms=max(0, number("no_reap_before") - self.now_ms),
-            backlog=number("backlog_jobs"),
-            backlog_bytes=number("backlog_bytes"),
-            oldest_event_ms=None
-            if self.waits_since is None
-            else max(0, self.now_ms - int(self.waits_since)),
-            last_death=self._last_death(),
-            scopes=tuple(self._scopes(blocked)),
-            scopes_exact=self.limits_exact and len(self.names) <= SCOPES_MAX,
-            workers=self.workers,
-            workers_exact=self.workers_exact,
-            settings={name: number(name) for name in SETTINGS},
-            remembered=self.remembered,
-            remembered_bytes=number("results_bytes"),
-            kept_bytes=number("kept_bytes"),
-            unserved=self._unserved(),
-            evicted=number("evicted"),
-        )
-
-    def _oldest_ready(self, *, fair: bool) -> tuple[int | None, bool]:
-        """The age of the oldest job at a head, and whether there is none older."""
+def look(keys: QueueKeys) -> Steps[QueueOverview]:
+    """Look at one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
+    lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
+    ranks = [(n * RANK, f"({(n + 1) * RANK}") for n in range(len(PRIORITIES))]
+    first = yield from ask(
+        sizes=sizes(keys),
+        # Beside something of the queue: in a cluster it is its shard's clock that counts.
+        now=["TIME"],
+        heads=[["LRANGE", key, 0, HEADS_MAX - 1] for key in lists],
+        blocked=["ZCARD", keys("blocked")],
+        caps=["HSCAN", keys("caps"), 0, "COUNT", LIMITS_MAX],
+        due=["ZRANGE", keys("scheduled"), 0, SCHEDULED_MAX - 1, "WITHSCORES"],
+        opened=[["ZRANGEBYSCORE", keys("open"), *rank, "LIMIT", 0, 1] for rank in ranks],
+        waited_for=[
+            ["ZRANGEBYLEX", keys("blocked"), *bounds, "LIMIT", 0, BLOCKED_MAX]
+            for bounds in (members("task"), ("-", "+"))
+        ],
+        workers=rows_command(keys),
+        died=["ZRANGE", keys("dead"), 0, 0, "REV"],
+        # Tells an outbox of another type: no call can be carried out then.
+        outbox=["XLEN", keys("outbox")],
+    )
+    now_ms, facts = time_ms(first.now), pairs_of(first.sizes[-1])
+    check(keys.queue, facts)
+    number = partial(number_of, facts)
+    counted = counts_of(first.sizes, facts, number)
+    limits, limits_exact = _limits_of(*first.caps)
+    due = pairs_of(first.due)
+    due_ms = next(map(float, due.values()), now_ms)
+    due_ids = [member[4:] for member in due if member.startswith("job|")]
+    blocked = [member.split("|") for each in first.waited_for for member in each]
+    lanes = [_Lane("", lane) for found in first.opened for lane in found]
+    lanes += dict.fromkeys(_Lane(scope, lane) for scope, _, lane in blocked)
+    names = _without_keys(limits, {lane.scope for lane in lanes if lane.scope})
+    events_wait = counted["audit"] and counted["backlog"] > 0
+    then = yield from ask(
+        leases_over=["ZCOUNT", keys("leases"), "-inf", f"({now_ms}"],
+        event=[["EVAL_RO", _EVENT_AGE, 1, keys("outbox")]] if events_wait else [],
+        remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
+        holders=[count_of_holders(keys, name) for name in names[:SCOPES_MAX]],
+        lanes=[["ZLEXCOUNT", keys("blocked"), *members(name)] for name in names[:SCOPES_MAX]],
+        heads=[head_of_lane(keys, lane.name) for lane in lanes],
+        jobs=[count_of_lane(keys, lane.name) for lane in lanes if lane.scope],
+    )
+    heads = [job_of(found[0]) if found else "" for found in then.heads]
+    ids = [*(each for head in first.heads for each in head), *heads, *first.died, *due_ids]
+    # One damaged job must not hide its queue. The worker that claims it says so, and so does doctor.
+    read, damaged = yield from jobs_of(keys, list(filter(None, dict.fromkeys(ids))))
+    jobs = {job.id: job for job in read}
+    ages = {job.id: max(0, now_ms - since) for job in read if (since := job.since_ms) is not None}
+    of_lanes = iter(then.jobs)
+    lanes = [
+        lane._replace(age_ms=ages.get(head), jobs=next(of_lanes) if lane.scope else 0)
+        for lane, head in zip(lanes, heads, strict=True)
+    ]
+    fair = facts.get("fair") == "1"
+    died = jobs.get(first.died[0]) if first.died else None
+    opened_ms = [lane.age_ms for lane in lanes if not lane.scope]
+    ready_ms, ready_exact = _oldest_ready(first.sizes, first.heads, opened_ms, ages)
+    waits = [lane for lane in lanes if lane.scope]
+    blocked_ms = [lane.age_ms for lane in waits if lane.age_ms is not None]
+    rows, all_rows = pairs_of(first.workers[1]), str(first.workers[0]) == "0"
+    workers = rows_of(rows, now_ms)
+    gate = limits.get(QUEUE)
+    active_ms = number("last_activity")
+    return QueueOverview(
+        queue=keys.queue,
+        now_ms=now_ms,
+        cancelled_entries=number("tombstones"),
+        blocked_lanes=first.blocked,
+        fair=fair,
+        cap=gate.limit.most if gate else None,
+        oldest_ready_ms=ready_ms,
         # A fair queue's lanes stand by virtual time: the first of them need not be the oldest.
-        exact = self.ages_exact and not (fair and self.open)
-        ages = []
-        for length, head in zip(self.lengths, self.heads, strict=True):
-            known = [self._age(job_id) for job_id in head if job_id in self.since]
-            ages += known[:1]
-            # All that were looked at were cancelled, and more follow.
-            exact = exact and (bool(known) or length <= len(head))
-        for (scope, _), job_id in zip(self.lanes, self.first_of, strict=True):
-            if not scope and job_id in self.since:
-                ages.append(self._age(job_id))
-        return max(ages, default=None), exact
-
-    def _ages_of_blocked(self) -> dict[str, int]:
-        """By scope that lanes wait for, the age of the oldest job at the head of one that was looked at."""
-        ages: dict[str, int] = {}
-        for (scope, _), job_id in zip(self.lanes, self.first_of, strict=True):
-            if scope and job_id in self.since:
-                ages[scope] = max(self._age(job_id), ages.get(scope, 0))
-        return ages
-
-    def _last_death(self) -> Death | None:
-        job = self.jobs.get(self.died[0]) if self.died else None
-        if job is None or job.id not in self.since:
-            return None
-        return Death(job.id, job.task or "?", job.reason or "?", self._age(job.id))
-
-    def _unserved(self) -> Unserved | None:
-        """The task of which the most jobs were given back."""
-        jobs = (self.jobs.get(job_id) for job_id in self.first_due)
-        tasks = [job.task or "?" for job in jobs if job is not None and job.given_back]
-        if not tasks:
-            return None
-        task = max(tasks, key=tasks.count)
-        return Unserved(task, tasks.count(task), self.known.knows(task))
-
-    def _age(self, job_id: str) -> int:
-        return max(0, self.now_ms - self.since[job_id])
-
-    def _scopes(self, blocked: dict[str, int]) -> Iterable[ScopeLoad]:
-        counts = iter(self.counts)
-        for name, holders, lanes in zip(self.names, counts, counts, strict=False):
-            ages = [age for scope, age in blocked.items() if name in (scope, family_of(scope))]
-            jobs = [
-                count
-                for (scope, _), count in self.blocked_jobs.items()
-                if name in (scope, family_of(scope))
-            ]
-            yield ScopeLoad(
+        oldest_ready_exact=ready_exact and not damaged and not (fair and counted["open_lanes"]),
+        oldest_blocked_ms=max(blocked_ms, default=None),
+        oldest_blocked_exact=not damaged and first.blocked <= len(waits),
+        overdue_ms=max(0, now_ms - int(due_ms)),
+        leases_over=then.leases_over,
+        inactive_ms=max(0, now_ms - active_ms) if active_ms else None,
+        ends_leases_in_ms=max(0, number("no_reap_before") - now_ms),
+        backlog_bytes=number("backlog_bytes"),
+        oldest_event_ms=next((max(0, now_ms - int(at)) for at in then.event if at), None),
+        last_death=Death(
+            died.id, died.fields.get("task", "?"), died.fields.get("reason", "?"), ages[died.id]
+        )
+        if died is not None and died.id in ages
+        else None,
+        scopes=tuple(
+            ScopeLoad(
                 scope=name,
-                limit=self.limits[name].limit,
-                # A queue's own cap counts all that run, and blocks no lane: the queue gives out nothing.
-                holders=self.running if name == QUEUE else holders,
-                blocked_lanes=lanes,
-                oldest_blocked_ms=max(ages, default=None),
-                blocked_jobs=sum(jobs),
-                blocked_jobs_exact=len(jobs) >= lanes,
+                limit=limits[name].limit,
+                holders=holders,
+                blocked_lanes=blocked_lanes,
+                **_waiting(name, blocked_lanes, waits),
             )
+            for name, holders, blocked_lanes in zip(names, then.holders, then.lanes, strict=False)
+        ),
+        scopes_exact=limits_exact and len(names) <= SCOPES_MAX,
+        workers=workers,
+        workers_exact=all_rows,
+        remembered=sum(then.remembered),
+        remembered_bytes=number("results_bytes"),
+        kept_bytes=number("kept_bytes"),
+        unserved=_unserved(
+            [jobs[job_id] for job_id in due_ids if job_id in jobs],
+            known_tasks(rows, workers, whole=all_rows),
+        ),
+        evicted=number("evicted"),
+        **counted,
+    )
 
 
-def _limits_of(stored: Mapping[str, str]) -> tuple[dict[str, CapEntry], bool]:
-    """The stored limits that can be read, and whether all can. One that cannot has no effect, and doctor names it."""
-    found = {}
-    for name, text in stored.items():
+def _oldest_ready(
+    lengths: Sequence[int],
+    heads: Sequence[Sequence[str]],
+    opened: Sequence[int | None],
+    ages: Mapping[str, int],
+) -> tuple[int | None, bool]:
+    """The age of the oldest job at the head of a list or of an open lane, and whether no job of a list is older."""
+    found, exact = [age for age in opened if age is not None], True
+    for length, head in zip(lengths, heads, strict=False):
+        known = [ages[job_id] for job_id in head if job_id in ages]
+        found += known[:1]
+        # All that were looked at were cancelled, and more follow.
+        exact = exact and (bool(known) or length <= len(head))
+    return max(found, default=None), exact
+
+
+def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, Any]:
+    """What waits for a scope or a family, for which there are so many ``lanes``, of the blocked ones looked at."""
+    found = [lane for lane in looked_at if scope in (lane.scope, family_of(lane.scope))]
+    return {
+        "oldest_blocked_ms": max((e.age_ms for e in found if e.age_ms is not None), default=None),
+        "blocked_jobs": sum(lane.jobs for lane in found),
+        "blocked_jobs_exact": len(found) >= lanes,
+    }
+
+
+def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
+    """The task of which the most of these jobs were given back, since a worker lacks it or refuses the arguments."""
+    tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]
+    if not tasks:
+        return None
+    task = max(tasks, key=tasks.count)
+    return Unserved(task, tasks.count(task), known.knows(task))
+
+
+def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
+    """The stored limits that can be read, and whether these are all. One that cannot has no effect, and doctor names
+    it."""
+    texts, found = pairs_of(stored), {}
+    for name, text in texts.items():
         with contextlib.suppress(ValueError, KeyError):
             found[name] = CapEntry.parse(text)
-    return found, len(found) == len(stored)
+    return found, len(found) == len(texts) and str(cursor) == "0"
 
 
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
@@ -500,90 +464,3 @@ def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str
         and (name.startswith("task=") or not name.partition("=")[2])
     ]
     return sorted(plain, key=lambda name: (name not in waited, name != QUEUE, name))
-
-
-class Overviews:
-    """The looks of one client."""
-
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-
-    def all(self) -> Plan[Overview]:
-        """How all queues of the prefix stand. A queue that cannot be read does not hide the others.
-
-        Raises ServerUnavailable or ServerUnsuitable if nothing can be read.
-        """
-        asking = self._delivery.asking
-        read = ["SMEMBERS", queues_key(asking.prefix)]
-        names, info = yield from asking.ask_each([read, ["INFO", "memory"]])
-        if isinstance(names, (Unsent, Lost)):
-            raise ServerUnavailable(url=asking.url, why=str(names)) from names
-        if isinstance(names, Exception):
-            raise asking.unsuitable(names, read) from names
-        listed = Listed.of(names)
-        first = listed.queues[:QUEUES_MAX]
-        queues, unreadable = yield from self.of(first)
-        denied = [name for name, why in unreadable.items() if denial.is_denial(why)]
-        if denied and not queues:
-            why = denial.words_of((), unreadable[denied[0]])
-            raise ServerUnsuitable(url=asking.url, why=why)
-        # A user of one queue is not told each time that it may not read those of others.
-        unreadable = {name: why for name, why in unreadable.items() if name not in denied}
-        left_out = len(listed.queues) - len(first)
-        used, most = (None, None) if is_cluster(asking.url) else _memory(info)
-        return Overview(
-            tuple(queues), unreadable, left_out, used, most, listed.complaint, tuple(denied)
-        )
-
-    def of(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
-        """How these queues stand, and why some could not be read, by name. Three round trips."""
-        looks = [Look(queue_keys(queue, self._delivery.prefix)) for queue in queues]
-        for ask, take in (
-            (Look.sizes, Look.take_sizes),
-            (Look.loads, Look.take_loads),
-            (Look.ages, Look.take_ages),
-        ):
-            asked = [(look, ask(look)) for look in looks if look.why is None]
-            commands = [command for _, each in asked for command in each]
-            replies = iter((yield from self._delivery.asking.ask_each(commands)))
-            for look, each in asked:
-                answers = [next(replies) for _ in each]
-                failed = [n for n, answer in enumerate(answers) if isinstance(answer, Exception)]
-                if failed:
-                    look.why = _fit(_named(answers[failed[0]], each[failed[0]]))
-                else:
-                    _contained(look, partial(take, look, answers))
-        found = [_contained(look, look.result) for look in looks if look.why is None]
-        unreadable = {look.keys.queue: look.why for look in looks if look.why is not None}
-        return [each for each in found if each is not None], unreadable
-
-
-def _named(failed: Exception, command: Sequence[Any]) -> str:
-    """What an error says, and of which key if that has another type."""
-    says = str(failed)
-    return f"key {command[1]}: {says}" if says.startswith("WRONGTYPE") else says
-
-
-def _contained(look: Look, step: Callable[[], T]) -> T | None:
-    """Do a step of one look. What it cannot read makes its queue unreadable, and hides no other queue."""
-    try:
-        return step()
-    except RqCoreError as error:
-        look.why = _fit(str(error))
-    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-        look.why = _fit(f"a key holds something unexpected ({type(error).__name__}: {error})")
-    return None
-
-
-def _fit(text: str) -> str:
-    """A text that anything may stand in, as one short line."""
-    return printable(" ".join(shorten(text, WHY_MAX).split()))
-
-
-def _memory(info: Any) -> tuple[int | None, int | None]:
-    """Bytes in use and bytes allowed, of INFO's answer; None where it does not say."""
-    if isinstance(info, Exception):
-        return None, None
-    facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-    used, most = facts.get("used_memory"), facts.get("maxmemory")
-    return (int(used) if used else None), (int(most) if most else None)

@@ -133,9 +133,11 @@ def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def known_tasks(rows: Mapping[str, str], now_ms: int, *, whole: bool) -> KnownTasks:
-    """The tasks that the present workers of a queue have. ``whole``: these are all rows of the queue."""
-    present = [each for each in rows_of(rows, now_ms) if not each.gone]
+def known_tasks(
+    rows: Mapping[str, str], workers: Iterable[PresentWorker], *, whole: bool
+) -> KnownTasks:
+    """The tasks of those ``workers`` of a queue that are not gone. ``whole``: these are all rows of the queue."""
+    present = [each for each in workers if not each.gone]
     tasks: set[str] = set()
     for code in {each.says.code for each in present}:
         of_code = _tasks_of(rows.get(_CODE + code, ""))

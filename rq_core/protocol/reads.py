@@ -1,26 +1,30 @@
-"""Plain reads: how a queue stands. They change nothing and need no script."""
+"""Plain reads: how queues stand, their jobs and their scopes. They change nothing and need no script.
+
+They are one set: each asks one queue, or several, in the steps of :mod:`rq_core.protocol.steps`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rq_core import errors
 from rq_core.model.job import error_of, spec_of
-from rq_core.model.keys import KEYS, check_name, is_name, queue_keys, queues_key
+from rq_core.model.keys import KEYS, check_name, is_name, queues_key
 from rq_core.model.limits import CapEntry
-from rq_core.model.machine import PRIORITIES, State
-from rq_core.model.outcome import EXPIRED
-from rq_core.model.remembered import Result, read_result
+from rq_core.model.machine import State
 from rq_core.model.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
-from rq_core.model.state_line import JobState, line_of_job, read_state_line, read_state_lines
-from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.denial import is_denial
-from rq_core.protocol.lines import PAGE, read_errors
+from rq_core.model.state_line import JobState, line_of_job, read_state_line
+from rq_core.model.url import is_cluster
+from rq_core.protocol.denial import is_denial, words_of
+from rq_core.protocol.job_reads import JobReads
 from rq_core.protocol.one_step import in_one_step
-from rq_core.protocol.plan import Plan, pairs_of, says_full
+from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, counts_of, look, sizes
+from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of, says_full
+from rq_core.protocol.scope_reads import ScopeReads
+from rq_core.protocol.steps import time_ms
 from rq_core.protocol.usable import epoch_of
 
 
@@ -81,11 +85,10 @@ STRAY_MAX: Final = 50
 """Characters of each that are shown."""
 
 
-class Reads:
+class Reads(JobReads, ScopeReads):
     """The reads of a client."""
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
+    # The list of queues.
 
     def queues(self) -> Plan[list[str]]:
         """The queues of this prefix, by name."""
@@ -93,98 +96,126 @@ class Reads:
 
     def listed(self) -> Plan[Listed]:
         """What the list of queues has: all that may make a queue may add to it, by hand, too."""
-        (names,) = yield from self._delivery.ask([["SMEMBERS", queues_key(self._delivery.prefix)]])
+        (names,) = yield from self._delivery.ask([["SMEMBERS", self._list]])
         return Listed.of(names)
 
     def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
         """Those of some queues that the user may read. Raises ServerUnsuitable if there is none."""
-        keys = [queue_keys(queue, self._delivery.prefix)("meta") for queue in queues]
         replies = yield from self._delivery.asking.ask_each(
-            [["HGET", key, "epoch"] for key in keys]
+            [["HGET", self._keys(queue)("meta"), "epoch"] for queue in queues]
         )
         denied = [isinstance(r, Exception) and is_denial(str(r)) for r in replies]
         return [queue for queue, no in zip(queues, denied, strict=True) if not no]
 
-    def is_there(self, queue: str) -> Plan[bool]:
-        """Whether a queue has been made. To look does not make it."""
-        meta = queue_keys(queue, self._delivery.prefix)("meta")
-        (epoch,) = yield from self._delivery.ask([["HGET", meta, "epoch"]], queue)
-        return epoch is not None
-
-    def stamp(self, queue: str) -> Plan[str | None]:
-        """The mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
-        meta = queue_keys(queue, self._delivery.prefix)("meta")
-        ((epoch, stamp),) = yield from self._delivery.ask(
-            [["HMGET", meta, "epoch", "stamp"]], queue
-        )
-        return None if epoch is None and stamp is None else stamp or ""
-
-    def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
-        """Whether a queue's log is on, the id of its audit database, and up to which entry that has it; None: never."""
-        meta = queue_keys(queue, self._delivery.prefix)("meta")
-        (facts,) = yield from self._delivery.ask(
-            [["HMGET", meta, "audit", "audit_id", "trimmed"]], queue
-        )
-        audit, audit_id, trimmed = facts
-        return audit, audit_id, trimmed
-
     def enlist(self, queue: str) -> Plan[None]:
         """Put a queue on the list of queues."""
-        yield from self._delivery.ask([["SADD", queues_key(self._delivery.prefix), queue]])
+        yield from self._delivery.ask([["SADD", self._list, queue]])
 
     def strike(self, strays: Sequence[str]) -> Plan[None]:
         """Take entries off the list of queues that can name no queue."""
         if strays:
-            listed = queues_key(self._delivery.prefix)
-            yield from self._delivery.ask([["SREM", listed, *strays]])
+            yield from self._delivery.ask([["SREM", self._list, *strays]])
+
+    @property
+    def _list(self) -> str:
+        return queues_key(self._delivery.prefix)
+
+    # The facts of a queue.
+
+    def is_there(self, queue: str) -> Plan[bool]:
+        """Whether a queue has been made. To look does not make it."""
+        asked = [["HGET", self._keys(queue)("meta"), "epoch"]]
+        (epoch,) = yield from self._delivery.ask(asked, queue)
+        return epoch is not None
+
+    def stamp(self, queue: str) -> Plan[str | None]:
+        """The mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
+        epoch, stamp = yield from self._facts(queue, "epoch", "stamp")
+        return None if epoch is None and stamp is None else stamp or ""
+
+    def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
+        """Whether a queue's log is on, the id of its audit database, and up to which entry that has it; None: never."""
+        audit, audit_id, trimmed = yield from self._facts(queue, "audit", "audit_id", "trimmed")
+        return audit, audit_id, trimmed
+
+    def now_ms(self, queue: str) -> Plan[int]:
+        """The time of the server that has the queue (Unix ms)."""
+        # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
+        asked = [["TIME"], ["HGET", self._keys(queue)("meta"), "epoch"]]
+        now, _ = yield from self._delivery.ask(asked, queue)
+        return time_ms(now)
+
+    def _facts(self, queue: str, *names: str) -> Plan[list[str | None]]:
+        (facts,) = yield from self._delivery.ask(
+            [["HMGET", self._keys(queue)("meta"), *names]], queue
+        )
+        return list(facts)
+
+    # How queues stand.
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
-        """How many jobs a queue has. Raises QueueDamaged if its epoch is no number."""
-        keys = queue_keys(queue, self._delivery.prefix)
-        ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
-        sets = ("scheduled", "leases", "dead", "waiting", "open")
-        rest = [["ZCARD", keys(name)] for name in sets]
-        facts_of = [
-            ["HLEN", keys("jobs")],
-            ["HGET", keys("caps"), QUEUE],
-            ["HGETALL", keys("meta")],
-        ]
-        *numbers, alive, cap, meta = yield from self._delivery.ask(
-            [*ready, *rest, *facts_of], queue
+        """How many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is no number."""
+        keys = self._keys(queue)
+        asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
+        *replies, cap = yield from self._delivery.ask(asked, queue)
+        facts = pairs_of(replies[-1])
+
+        def number(name: str) -> int:
+            default = SETTINGS[name].default if name in SETTINGS else 0
+            value = facts.get(name, default)
+            try:
+                return epoch_of(queue, value) if name == "epoch" else int(value)
+            except ValueError:
+                raise errors.QueueDamaged(
+                    queue=queue,
+                    why=f"field {name} of its key meta reads {value!r}, and is to be a number",
+                ) from None
+
+        found = counts_of(replies, facts, number)
+        return QueueCounts(queue, **found, cap=CapEntry.parse(cap).limit.most if cap else None)
+
+    def overview(self) -> Plan[Overview]:
+        """How all queues of the prefix stand. A queue that cannot be read does not hide the others.
+
+        Raises ServerUnavailable or ServerUnsuitable if nothing can be read.
+        """
+        asking = self._delivery.asking
+        read = ["SMEMBERS", self._list]
+        names, info = yield from asking.ask_each([read, ["INFO", "memory"]])
+        if isinstance(names, (Unsent, Lost)):
+            raise errors.ServerUnavailable(url=asking.url, why=str(names)) from names
+        if isinstance(names, Exception):
+            raise asking.unsuitable(names, read) from names
+        listed = Listed.of(names)
+        first = listed.queues[:QUEUES_MAX]
+        queues, unreadable = yield from self.looks(first)
+        denied = [name for name, why in unreadable.items() if is_denial(why)]
+        if denied and not queues:
+            why = words_of((), unreadable[denied[0]])
+            raise errors.ServerUnsuitable(url=asking.url, why=why)
+        # A user of one queue is not told each time that it may not read those of others.
+        unreadable = {name: why for name, why in unreadable.items() if name not in denied}
+        left_out = len(listed.queues) - len(first)
+        used, most = (None, None) if is_cluster(asking.url) else _memory(info)
+        return Overview(
+            tuple(queues), unreadable, left_out, used, most, listed.complaint, tuple(denied)
         )
-        facts = pairs_of(meta)
-        # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
-        tombstones = _number(queue, facts, "tombstones")
-        elsewhere = sum(numbers[: len(ready)]) - tombstones + sum(numbers[-4:-1])
-        scheduled = max(0, min(numbers[-5], alive - elsewhere))
-        return QueueCounts(
-            queue=queue,
-            ready=dict(zip((str(p) for p in PRIORITIES), numbers, strict=False)),
-            scheduled=scheduled,
-            running=numbers[-4],
-            dead=numbers[-3],
-            waiting=numbers[-2],
-            open_lanes=numbers[-1],
-            cap=CapEntry.parse(cap).limit.most if cap else None,
-            paused=facts.get("paused") == "1",
-            audit=facts.get("audit") == "on",
-            backlog=_number(queue, facts, "backlog_jobs"),
-            epoch=epoch_of(queue, facts.get("epoch", 0)),
-            settings={name: _number(queue, facts, name, s.default) for name, s in SETTINGS.items()},
-        )
+
+    def looks(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
+        """How these queues stand, and why some could not be read, by name. Three round trips."""
+        return self.side_by_side({queue: look(self._keys(queue)) for queue in queues})
+
+    # One job, and everything.
 
     def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
         """Where a job stands, in the first of ``queues`` (all of the prefix if None) that has it; None if none does."""
         check_name("job", job_id)
         if queues is None:
             queues = yield from self.queues()
-        commands = []
-        for queue in queues:
-            keys = queue_keys(queue, self._delivery.prefix)
-            commands += [["HGET", keys("state"), job_id], ["HGET", keys("jobs"), job_id]]
-        replies = (yield from self._delivery.ask(commands)) if commands else []
-        for at, queue in enumerate(queues):
-            line, value = replies[2 * at : 2 * at + 2]
+        keys = [self._keys(queue)(key) for queue in queues for key in ("state", "jobs")]
+        asked = [["HGET", key, job_id] for key in keys]
+        replies = (yield from self._delivery.ask(asked)) if asked else []
+        for queue, line, value in zip(queues, replies[::2], replies[1::2], strict=True):
             stands = line_of_job(line, value)
             if stands is not None:
                 spec = None if value is None else spec_of(value)
@@ -193,64 +224,12 @@ class Reads:
                 return replace(found, error=error_of(value)) if died else found
         return None
 
-    def dead(self, queue: str, limit: int = 100) -> Plan[tuple[list[JobState], list[str]]]:
-        """The jobs that died last, newest first, page by page; and why others cannot be read."""
-        keys = queue_keys(queue, self._delivery.prefix)
-        found: dict[str, JobState] = {}
-        damaged: dict[str, None] = {}
-        at, more = 0, True
-        while more and len(found) < limit:
-            count = min(PAGE, limit - len(found))
-            (ids,) = yield from self._delivery.ask(
-                [["ZRANGE", keys("dead"), at, at + count - 1, "REV"]], queue
-            )
-            at, more = at + len(ids), len(ids) == count
-            if not ids:
-                break
-            (lines,) = yield from self._delivery.ask([["HMGET", keys("state"), *ids]], queue)
-            said = yield from read_errors(self._delivery, keys, ids)
-            jobs, unread = read_state_lines(queue, zip(ids, lines, strict=True))
-            damaged |= dict.fromkeys(unread)
-            died = dict(zip(ids, said, strict=True))
-            found |= {job.id: replace(job, error=died[job.id]) for job in jobs}
-        return [*found.values()], [*damaged]
-
-    def ended(
-        self, job_id: str, queues: Sequence[str]
-    ) -> Plan[tuple[str, Result, str | None] | None]:
-        """The first of these queues that remembers the id of a job which has ended, or keeps its result; what it says
-        of it, and the value if it is there. None if there is no such queue. What is past its moment is forgotten."""
-        check_name("job", job_id)
-        for queue in queues:
-            keys = queue_keys(queue, self._delivery.prefix)
-            asked: list[list[Any]] = [
-                ["HGET", keys(key), job_id] for key in ("results", "returned")
-            ]
-            line, value, (seconds, micros) = yield from self._delivery.ask(
-                [*asked, ["TIME"]], queue
-            )
-            now_ms = int(seconds) * 1000 + int(micros) // 1000
-            result = None if line is None else read_result(job_id, line)
-            if result is None or (result.forgotten_ms or 0) <= now_ms:
-                continue
-            if value is not None and (result.until_ms or 0) <= now_ms:
-                result, value = result._replace(missing=EXPIRED), None
-            return queue, result, value
-        return None
-
-    def now_ms(self, queue: str) -> Plan[int]:
-        """The time of the server that has the queue (Unix ms)."""
-        # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
-        meta = queue_keys(queue, self._delivery.prefix)("meta")
-        time, _ = yield from self._delivery.ask([["TIME"], ["HGET", meta, "epoch"]], queue)
-        return int(time[0]) * 1000 + int(time[1]) // 1000
-
     def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
         """Everything a queue has in Redis, read in one transaction: key name → value in Python's types.
 
         For the doctor and for tests. It is as large as the queue. Raises QueueDamaged if a key has the wrong type.
         """
-        keys = queue_keys(queue, self._delivery.prefix)
+        keys = self._keys(queue)
         read = {
             "hash": lambda key: ["HGETALL", key],
             "list": lambda key: ["LRANGE", key, 0, -1],
@@ -285,12 +264,10 @@ class Reads:
         return shaped
 
 
-def _number(queue: str, facts: Mapping[str, str], name: str, default: int = 0) -> int:
-    """A number of ``meta``. Raises QueueDamaged if the field has anything else."""
-    value = facts.get(name, default)
-    try:
-        return int(value)
-    except ValueError:
-        raise errors.QueueDamaged(
-            queue=queue, why=f"field {name} of its key meta reads {value!r}, and is to be a number"
-        ) from None
+def _memory(info: Any) -> tuple[int | None, int | None]:
+    """Bytes in use and bytes allowed, of INFO's answer; None where it does not say."""
+    if isinstance(info, Exception):
+        return None, None
+    facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    used, most = facts.get("used_memory"), facts.get("maxmemory")
+    return (int(used) if used else None), (int(most) if most else None)

@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rq_core.model.keys import check_name, queue_keys
+from rq_core.model.keys import QueueKeys, check_name, queue_keys
 from rq_core.model.names import check_unique_name, is_name_field, name_field, name_in, read_holder
 from rq_core.model.state_line import JobState, read_state_lines
 from rq_core.protocol.admin import IDS_CHUNK, check_why
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.lines import read_lines
+from rq_core.protocol.lines import lines_of
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_pairs
+from rq_core.protocol.steps import Steps, run, time_ms
 
 PAGE: Final = 1_000
 """Fields of ``slots`` that are read at once."""
@@ -43,36 +44,7 @@ class Names:
         """The names of a queue that stand, in order, and the job that took each; or this one alone, if it stands.
         ``limit``: so many of them at most, the first that Redis gives."""
         keys = queue_keys(queue, self._delivery.prefix)
-        (time,) = yield from self._delivery.ask([["TIME"]], queue)
-        now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-        found: dict[str, str] = {}
-        if name is not None:
-            (job_id,) = yield from self._delivery.ask(
-                [["HGET", keys("slots"), name_field(name)]], queue
-            )
-            if job_id is not None:
-                found[name] = job_id
-        cursor = "0" if name is None else ""
-        while cursor:
-            ((cursor, flat),) = yield from self._delivery.ask(
-                [["HSCAN", keys("slots"), cursor, "MATCH", name_field("*"), "COUNT", PAGE]], queue
-            )
-            fields = pairs_of(flat)
-            found |= {name_in(f): by for f, by in fields.items() if is_name_field(f)}
-            enough = limit is not None and len(found) >= limit
-            cursor = "" if enough or cursor in ("0", 0) else cursor
-        holders = {each: read_holder(value) for each, value in sorted(found.items())}
-        standing = {
-            n: by for n, by in holders.items() if by.until_ms is None or by.until_ms > now_ms
-        }
-        standing = dict(itertools.islice(standing.items(), limit))
-        lines = yield from read_lines(self._delivery, keys, [by.job_id for by in standing.values()])
-        found_jobs = []
-        for (each, by), line in zip(standing.items(), lines, strict=True):
-            jobs, damaged = read_state_lines(queue, [(by.job_id, line)])
-            job = jobs[0] if jobs else None
-            found_jobs.append(Held(each, by.job_id, job, by.until_ms, "".join(damaged)))
-        return found_jobs
+        return run(self._delivery, queue, _held(keys, name, limit))
 
     def free(
         self, queue: str, names: Sequence[str], *, by: str | None = None, why: str = ""
@@ -89,3 +61,28 @@ class Names:
             found = yield from self._delivery.call(call)
             holders |= {name: None if by == "-" else by for name, by in found.items()}
         return holders
+
+
+def _held(keys: QueueKeys, name: str | None, limit: int | None) -> Steps[list[Held]]:
+    found: dict[str, str] = {}
+    if name is not None:
+        value, now = yield [["HGET", keys("slots"), name_field(name)], ["TIME"]]
+        found = {} if value is None else {name: value}
+    cursor = "0" if name is None else ""
+    while cursor:
+        scan = ["HSCAN", keys("slots"), cursor, "MATCH", name_field("*"), "COUNT", PAGE]
+        (cursor, flat), now = yield [scan, ["TIME"]]
+        found |= {name_in(f): by for f, by in pairs_of(flat).items() if is_name_field(f)}
+        enough = limit is not None and len(found) >= limit
+        cursor = "" if enough or cursor in ("0", 0) else cursor
+    now_ms = time_ms(now)
+    holders = ((each, read_holder(value)) for each, value in sorted(found.items()))
+    standing = ((n, by) for n, by in holders if by.until_ms is None or by.until_ms > now_ms)
+    shown = list(itertools.islice(standing, limit))
+    lines = yield from lines_of(keys, [by.job_id for _, by in shown])
+    held = []
+    for (each, by), line in zip(shown, lines, strict=True):
+        jobs, damaged = read_state_lines(keys.queue, [(by.job_id, line)])
+        job = jobs[0] if jobs else None
+        held.append(Held(each, by.job_id, job, by.until_ms, "".join(damaged)))
+    return held

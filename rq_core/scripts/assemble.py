@@ -19,21 +19,26 @@ from typing import Final
 
 from rq_core.model.keys import KEY_TYPES
 from rq_core.scripts.binding import (
+    EVERY,
     INTEGER,
-    READY,
     WHOLE_NUMBER,
     argument_names,
     bind_args,
     bind_keys,
+    bind_on_demand,
     bind_texts,
     each_record,
+    in_order,
     key_check,
+    may_end_more,
+    names_in_redis,
     names_of,
+    refuse_keys,
     tail,
 )
 from rq_core.scripts.constants import constants
 from rq_core.scripts.header import Header, HeaderError, Variant
-from rq_core.scripts.rooms import RESET, build, resolve
+from rq_core.scripts.rooms import ENDINGS, RESET, TABLE, build, resolve
 from rq_core.scripts.source import Source, read, words
 
 _BASE_META: Final = ("layout", "epoch", "replid")
@@ -51,7 +56,8 @@ class Assembled:
     header: Header
     text: str
     keys: tuple[str, ...]
-    on_demand: tuple[str, ...]
+    on_demand: Mapping[str, tuple[str, ...]]
+    """By fact: the keys that calls to queues with it carry."""
     args: tuple[str, ...]
     each: tuple[str, ...]
 
@@ -62,41 +68,46 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     if script.header.name != name:
         raise HeaderError(f"{name}.lua calls itself {script.header.name}")
     includes = resolve(lua, script, variant)
-    header, declared = script.header, script.header.words("Keys")
-    on_demand = header.words("With")
-    for include in includes.values():
-        if missing := set(include.header.words("Keys")) - {*declared, *on_demand}:
-            raise HeaderError(f"{name}.lua uses {include.header.name} but not its keys {missing}")
-    keys = tuple(k for word in declared for k in (READY if word == "ready" else (word,)))
-    if unknown := {*keys, *on_demand} - set(KEY_TYPES):
-        raise HeaderError(f"{name}.lua: unknown keys {unknown}")
+    header = script.header
+    declared, on_demand = _keys_of(header, includes)
     known = constants(**_facts_of(header, includes))
     needed = {word for include in includes.values() for word in include.header.words("Args")}
     if missing := needed - set(argument_names(header)):
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
     shared = [word for word in argument_names(header) if word in needed]
-    arguments = bind_args(header, shared)
+    keys = names_in_redis(declared)
+    arguments = bind_args(header, shared, len(keys))
     texts = bind_texts(header, shared)
     bound = "KEYS, ARGV" if texts else "KEYS"
     built = build(lua, script, includes, known)
     numbers = built.words | words(arguments)
     everything = numbers | script.words
+    further = [key for group in on_demand.values() for key in group]
+    has_every = EVERY in header.words("Keys")
+    named = declared
+    if has_every:
+        named = (EVERY, *(word for word in declared if word in everything))
     taken = ", ".join(name for name in _GLOBALS if name in {*everything, "redis", "tonumber"})
     lines = [
         f"local function globals() return {taken} end",
-        f"local {', '.join((*declared, *on_demand, *shared))}",
+        f"local {', '.join((*named, *further, *shared))}",
         "local function library()",
         f"local {taken}",
         *(known[name] for name in built.constants),
         WHOLE_NUMBER if {"whole_number", "integer"} & numbers else "",
         INTEGER if "integer" in numbers else "",
         f"local {', '.join(built.variables)}" if built.variables else "",
+        refuse_keys(on_demand) if "refuse_keys" in everything else "",
+        may_end_more(_endings(includes)) if "may_end_more" in everything else "",
         "local resets = {}",
+        *(f"local {table} = {{}}" for table in (TABLE, ENDINGS) if table in everything),
         *built.rooms,
         f"local function take_globals() {taken} = globals() end",
         f"local function bind({bound})",
         "if not redis then take_globals() end",
-        bind_keys((*declared, *on_demand)),
+        f"{EVERY} = KEYS" if has_every else "",
+        bind_keys(declared, named),
+        bind_on_demand(on_demand, len(keys)),
         texts,
         "end",
         _begin(built.rooms),
@@ -123,6 +134,34 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     )
 
 
+def _endings(includes: Mapping[str, Source]) -> tuple[str, ...]:
+    """The facts of parts that end with a job."""
+    facts = (fact for include in includes.values() for fact in include.header.words("Fact"))
+    return tuple(sorted(set(facts)))
+
+
+def _keys_of(
+    header: Header, includes: Mapping[str, Source]
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """The keys of a script, which are those that it names and those of its includes: what each call carries, and, by
+    fact, what calls to queues with that fact carry besides."""
+    headers = (header, *(include.header for include in includes.values()))
+    known = {"ready", EVERY, *KEY_TYPES}
+    on_demand: dict[str, tuple[str, ...]] = {}
+    for each in headers:
+        names = {*each.words("Keys"), *each.words("With"), *each.words("Unread")}
+        if unknown := names - known:
+            raise HeaderError(f"{each.name}.lua: unknown keys {unknown}")
+        if each.words("With"):
+            if len(each.words("Fact")) != 1:
+                raise HeaderError(f"{each.name}.lua: keys under With need one Fact")
+            (fact,) = each.words("Fact")
+            on_demand[fact] = in_order(each.words("With"))
+    named = {key for each in headers for key in (*each.words("Keys"), *each.words("Unread"))}
+    further = {key for group in on_demand.values() for key in group}
+    return in_order(named if EVERY in named else named - further), dict(sorted(on_demand.items()))
+
+
 def _begin(rooms: Iterable[str]) -> str:
     """``begin``: the resets of the includes, each by a name of its own: that costs a call half of what a walk through a
     list does."""
@@ -144,6 +183,10 @@ def _facts_of(header: Header, includes: Mapping[str, Source]) -> dict[str, tuple
     later."""
     headers = (header, *(include.header for include in includes.values()))
     return {
-        "meta": tuple(dict.fromkeys([*_BASE_META, *(w for h in headers for w in h.words("Meta"))])),
+        "meta": tuple(
+            dict.fromkeys(
+                [*_BASE_META, *(w for h in headers for w in (*h.words("Fact"), *h.words("Meta")))]
+            )
+        ),
         "later": tuple(dict.fromkeys(w for h in headers for w in h.words("Later"))),
     }

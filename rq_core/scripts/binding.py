@@ -5,13 +5,15 @@ No index of KEYS or ARGV is written anywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 from rq_core.model import machine, settings
 from rq_core.model.keys import KEY_TYPES
 from rq_core.scripts.header import Header, HeaderError
 
+EVERY: Final = "every"
+"""In a header: all keys that a queue may have."""
 READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _SIZES: Final = {"hash": "HLEN", "zset": "ZCARD", "list": "LLEN", "stream": "XLEN"}
 """By type of key: the command that costs least and fails for a key of another type."""
@@ -29,19 +31,75 @@ def argument_names(header: Header) -> tuple[str, ...]:
     return (*names_of(header.words("Args")), *texts, *records, *tails)
 
 
-def bind_keys(declared: tuple[str, ...]) -> str:
-    """``meta, state = KEYS[1], KEYS[2]``, and ``ready`` as a table from 0."""
+def in_order(words: Iterable[str]) -> tuple[str, ...]:
+    """Keys by their names in a header, in the order in which every call carries them."""
+    given = set(words)
+    order = dict.fromkeys("ready" if key in READY else key for key in KEY_TYPES)
+    return tuple(order) if EVERY in given else tuple(key for key in order if key in given)
+
+
+def names_in_redis(words: Iterable[str]) -> tuple[str, ...]:
+    """The same keys as ``QueueKeys`` names them."""
+    return tuple(key for word in words for key in (READY if word == "ready" else (word,)))
+
+
+def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
+    """``meta, state = KEYS[1], KEYS[2]``, and ``ready`` as a table from 0; those that are ``named``."""
     lines, at = [], 1
     for word in declared:
         count = len(READY) if word == "ready" else 1
         places = ", ".join(f"KEYS[{at + n}]" for n in range(count))
-        if word == "ready":
+        if word not in named:
+            pass
+        elif word == "ready":
             lines.append("ready = ready or {}")
             lines += [f"ready[{n}] = KEYS[{at + n}]" for n in range(count)]
         else:
             lines.append(f"{word} = {places}")
         at += count
     return "\n".join(lines)
+
+
+def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
+    """The keys on demand, which stand ``behind`` so many others, group by group; nil for those that are not there."""
+    if not groups:
+        return ""
+    names = [name for group in groups.values() for name in group]
+    lines = [f"{', '.join(names)} = {', '.join(['nil'] * len(names))}"]
+    lines += [f"if #KEYS > {behind} then", f"local at = {behind}"]
+    for place, group in enumerate(groups.values(), 1):
+        ending = f"}}:{group[0]}"
+        places = ", ".join(f"KEYS[at + {n}]" for n in range(1, len(group) + 1))
+        lines += [
+            f"if KEYS[at + 1] and KEYS[at + 1]:sub(-{len(ending)}) == '{ending}' then",
+            f"{', '.join(group)} = {places}",
+            f"at = at + {len(group)}" if place < len(groups) else "",
+            "end",
+        ]
+    return "\n".join(line for line in (*lines, "end") if line)
+
+
+def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
+    """``refuse_keys()``: the answer to a call that lacks the keys of some of the queue's facts; else nil."""
+    lacks = {fact: f"facts.{fact} and not {group[0]}" for fact, group in groups.items()}
+    if not lacks:
+        return "local function refuse_keys() return nil end"
+    return "\n".join(
+        [
+            "local function refuse_keys()",
+            f"if not ({' or '.join(lacks.values())}) then return nil end",
+            "local answer = {'with'}",
+            *(f"if {lack} then answer[#answer + 1] = '{fact}' end" for fact, lack in lacks.items()),
+            "return answer",
+            "end",
+        ]
+    )
+
+
+def may_end_more(facts: Iterable[str]) -> str:
+    """``may_end_more()``: whether the queue has a fact of a part that ends with a job."""
+    found = " or ".join(f"facts.{fact}" for fact in facts)
+    return f"local function may_end_more() return {found or 'false'} end"
 
 
 def bind_texts(header: Header, shared: Iterable[str]) -> str:
@@ -126,10 +184,10 @@ def tail(header: Header, shared: Iterable[str]) -> str:
     """``tails()``, what stands behind the records of this call: texts, and notes on them, by their records' places."""
     if "Tail" not in header.sections:
         return ""
-    (on_demand, *_) = header.words("With")
-    return f"""{"" if "tails" in shared else "local "}function tails()
+    return f"""local has_tail
+{"" if "tails" in shared else "local "}function tails()
 local found, notes = {{}}, {{}}
-if {on_demand} then
+if has_tail then
 for at = #records - records[#records], #records - 1, 3 do
 local place = integer(records[at]) or 0
 found[place], notes[place] = records[at + 2], records[at + 1]
@@ -139,8 +197,9 @@ return found, notes
 end"""
 
 
-def bind_args(header: Header, shared: Iterable[str]) -> str:
-    """One local per argument, and the records after them for ``each``. Those of ``shared`` are declared already."""
+def bind_args(header: Header, shared: Iterable[str], keys: int) -> str:
+    """One local per argument, and the records after them for ``each``. Those of ``shared`` are declared already. A call
+    with more than so many ``keys`` may have a tail."""
     args, each = header.words("Args"), header.words("Each")
     known = set(shared)
 
@@ -160,10 +219,10 @@ def bind_args(header: Header, shared: Iterable[str]) -> str:
         return "\n".join(lines)
     behind = ""
     if "Tail" in header.sections:
-        (on_demand, *_) = header.words("With")
         lines += [
             "local behind = 0",
-            f"if {on_demand} then",
+            f"has_tail = #KEYS > {keys}",
+            "if has_tail then",
             "behind = integer(ARGV[#ARGV])",
             f"if not behind or behind < 0 or behind % 3 ~= 0 or behind >= #ARGV - {len(args)} then",
             "return {'refused', 'arguments', 'tail'}",

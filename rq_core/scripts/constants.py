@@ -29,10 +29,26 @@ _SETTINGS: Final = settings.SETTINGS.values()
 
 CONSTANTS: Final = {
     "LAYOUT": (f"'{machine.LAYOUT}'", "the layout of Redis that the scripts know"),
+    "MARKS": (
+        _by_name((name, f"' {name}='") for name in fields.STATE_FIELDS),
+        "field of a state line → how it begins there",
+    ),
     "STATE_FIELDS": (table(fields.STATE_FIELDS), "the fields of a state line, in order"),
     "TRAITS": (
         table(str(field.line) for field in fields.TRAITS),
         "the traits, by their names in a state line, in the order in which events carry them",
+    ),
+    "TRAIT_AT": (
+        _by_name((str(field.line), at) for at, field in enumerate(fields.TRAITS, 1)),
+        "a trait's place in that order",
+    ),
+    "GIVEN": (
+        table(str(field.line) for field in fields.GIVEN),
+        "the traits that a producer says with a job's ties",
+    ),
+    "STAYS": (
+        _by_name((name, "true") for name in fields.STAYS),
+        "the fields that stand before the lane in a state line: claims leave them as they are",
     ),
     "NUMBERS": (
         _by_name(

@@ -2,15 +2,16 @@
 
 --[[ name: purpose …
 
-Keys: meta state          names from rq_core.model.keys; `ready` means the four lists
-With: results kept        further keys, which only those calls carry that need them; else they are nil
+Keys: meta state          names from rq_core.model.keys; `ready` means the four lists, `every` a list of all
+Fact: remembers           the field of meta that switches this part of what ends with a job on
+With: results kept        its keys, which only calls to queues with that fact carry; else they are nil
 Meta: sequence paused     fields of meta that the script reads when it begins
 Later: tombstones         fields of meta that it may read after that, one by one
 Args: slot number:int     one ARGV each; `:int` ones are converted
-Tail: what a text is      texts, with notes, of some records behind these; calls that carry the keys of With: `tails()`
+Tail: what a text is      texts, with notes, of some records, behind these in calls with keys on demand: `tails()`
 Each: id fence            then records of these fields; `each(i)` returns one, `each_count` says how many
-Lists: gone died          lists of include/call/seldom that the file fills
-Reads: ended(died)        those of others that it reads or fills as well
+Lists: gone died          lists that most calls do without, in a table `lists` of the file's own
+Parts: names ended        the files with steps that scripts run, in order: see lua/include/call/parts.lua
 Uses: call(now) emit(emit)   names that it takes from includes, which may have Keys, Meta and Uses of their own
 …
 ]]
@@ -28,7 +29,7 @@ _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTA
 
 
 _SECTION = re.compile(
-    r"^(Transitions|Flags|Keys|With|Meta|Later|Args|Each|Tail|Unread|Kept|Lists|Reads|Uses|Returns|Invariants): ",
+    r"^(Transitions|Flags|Keys|Fact|With|Meta|Later|Args|Each|Tail|Unread|Kept|Lists|Parts|Uses|Returns|Invariants): ",
     re.MULTILINE,
 )
 _USED = re.compile(r"(\w+)\(([\w\s]+)\)\s*")
@@ -59,17 +60,9 @@ class Header:
     @cached_property
     def uses(self) -> dict[str, tuple[str, ...]]:
         """The includes, and the names that are taken from each. Raises HeaderError if none is."""
-        return self._by_include("Uses")
-
-    @cached_property
-    def reads(self) -> dict[str, tuple[str, ...]]:
-        """The includes, and the lists of theirs that the file reads or fills as well. Raises HeaderError if none is."""
-        return self._by_include("Reads")
-
-    def _by_include(self, section: str) -> dict[str, tuple[str, ...]]:
-        text = self.sections.get(section, "")
+        text = self.sections.get("Uses", "")
         if _USED.sub("", text):
-            raise HeaderError(f"{self.name}: {section} takes include(name…), not {text}")
+            raise HeaderError(f"{self.name}: Uses takes include(name…), not {text}")
         return {include: tuple(names.split()) for include, names in _USED.findall(text)}
 
 

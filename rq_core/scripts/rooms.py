@@ -27,7 +27,18 @@ from rq_core.scripts.source import Part, Source, include_paths, read, source
 VARIABLES: Final = ("now", "now_text", "facts")
 """The variables of includes that every room may read; only the files that define them assign them."""
 RESET: Final = "resets[#resets + 1] = reset"
-_HELPERS: Final = ("whole_number", "integer")
+PARTS: Final = "parts"
+"""The include that runs the steps of parts; see there."""
+RUN: Final = "run_parts"
+DECIDE: Final = "decide_parts"
+DECIDE_STEP: Final = "decide"
+STEPS: Final = (DECIDE_STEP, "check", "append", "write")
+TABLE: Final = "PARTS"
+ENDINGS: Final = "ENDINGS"
+"""What its file reads: the parts of the script, and those of them that end with a job."""
+NEW_ROOM: Final = "job"
+"""Where an include of a variant stands that is not among those that are shipped."""
+_HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more")
 OPENING: Final = "(function("
 """How a room begins, behind what others take from it."""
 
@@ -56,6 +67,8 @@ class _File:
     """The names that other files take from it…"""
     given_out: tuple[str, ...]
     """…and those of them that files of other rooms take, or the script."""
+    part: str = ""
+    """How it joins the parts of the script, if it is one."""
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -68,25 +81,47 @@ def resolve(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
     found: dict[str, Source] = {}
     paths = include_paths(lua)
 
+    def look_up(name: str) -> Source:
+        if name in variant.includes:
+            include = source(variant.includes[name], f"{name}.lua")
+        elif name in paths:
+            include = read(paths[name])
+        else:
+            raise HeaderError(f"there is no include {name}.lua")
+        if other := include.other_code:
+            raise HeaderError(f"an include may only define locals, not: {other[:60]}")
+        return include
+
     def add(user: Source, above: tuple[str, ...]) -> None:
         for name in user.header.uses:
             if name in above:
                 raise HeaderError(f"includes go round in a circle: {' > '.join((*above, name))}")
             if name in found:
                 continue
-            if name in variant.includes:
-                include = source(variant.includes[name], f"{name}.lua")
-            elif name in paths:
-                include = read(paths[name])
-            else:
-                raise HeaderError(f"there is no include {name}.lua")
-            if other := include.other_code:
-                raise HeaderError(f"an include may only define locals, not: {other[:60]}")
+            include = look_up(name)
             add(include, (*above, name))
             found[name] = include
 
     add(script, ())
+    if PARTS in found and any(DECIDE in user.header.uses.get(PARTS, ()) for user in found.values()):
+        for name in found[PARTS].header.words("Parts"):
+            if name not in found and (include := look_up(name)).header.words("Fact"):
+                add(include, (name,))
+                found[name] = include
     return found
+
+
+def steps_of(includes: Mapping[str, Source], users: Sequence[Source]) -> dict[str, tuple[str, ...]]:
+    """The parts of a script, in the order in which they run: the steps of each. None if it runs no steps."""
+    taken = {word for user in users for word in user.header.uses.get(PARTS, ())}
+    if RUN not in taken:
+        return {}
+    steps = STEPS if DECIDE in taken else STEPS[1:]
+    return {
+        name: tuple(step for step in steps if step in includes[name].defines)
+        for name in includes[PARTS].header.words("Parts")
+        if name in includes
+    }
 
 
 def build(
@@ -125,24 +160,45 @@ def build(
     )
 
 
+def words_of(
+    lua: Path, script: Source, includes: Mapping[str, Source]
+) -> dict[str, frozenset[str]]:
+    """The words of each include that the script does not do without, as far as it needs that include."""
+    return {name: file.words for name, file in _files(lua, script, includes).items()}
+
+
 def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
     """The includes without functions that the script does without: EVALSHA makes each function in each call."""
     _check_names(script, includes)
     paths = include_paths(lua)
     found: dict[str, _File] = {}
     users: list[tuple[Header, str, frozenset[str]]] = [(script.header, "", script.words)]
+    parts = steps_of(includes, (script, *includes.values()))
     for name, include in reversed(list(includes.items())):
-        room = paths[name].parent.name
+        room = paths[name].parent.name if name in paths else NEW_ROOM
+        steps = parts.get(name, ())
         given: dict[str, bool] = {}
         for header, user_room, mentioned in users:
             for word in header.uses.get(name, ()):
                 if word in mentioned:
                     given[word] = given.get(word, False) or user_room != room
-        if given:
+        if given or steps:
             out = tuple(word for word, is_out in given.items() if is_out)
-            found[name] = _File(include, room, tuple(_needed(include, given)), tuple(given), out)
+            needed = tuple(_needed(include, (*given, *steps)))
+            joined = _joined(include.header, list(parts).index(name) + 1, steps) if steps else ""
+            found[name] = _File(include, room, needed, tuple(given), out, joined)
             users.append((include.header, room, found[name].words))
     return dict(reversed(found.items()))
+
+
+def _joined(header: Header, place: int, steps: Sequence[str]) -> str:
+    """How a part joins the others."""
+    named = ", ".join(f"{step} = {step}" for step in steps)
+    line = f"{TABLE}[{place}] = {{lists = lists, {named}}}"
+    if DECIDE_STEP in steps:
+        (fact,) = header.words("Fact")
+        line += f"\n{ENDINGS}[#{ENDINGS} + 1] = {{fact = '{fact}', {DECIDE_STEP} = {DECIDE_STEP}}}"
+    return line
 
 
 def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
@@ -209,6 +265,7 @@ def _block(file: _File) -> str:
     code = "".join(part.without_local(frozenset(file.given)) for part in file.parts).rstrip()
     if "reset" in file.source.defines:
         code += f"\n{RESET}"
+    code += f"\n{file.part}"
     checks = any("check_keys" in part.words for part in file.parts)
     lines = ["do", key_check(file.source.header) if checks else "", code, "end"]
     return "\n".join(line for line in lines if line)

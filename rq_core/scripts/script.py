@@ -6,7 +6,7 @@ The names of a library and its function end with a digest of its text: clients o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -33,8 +33,8 @@ class Script:
     sha: str
     keys: tuple[str, ...]
     """What each call carries…"""
-    on_demand: tuple[str, ...]
-    """…and what follows in the calls that need it."""
+    on_demand: Mapping[str, tuple[str, ...]]
+    """…and what follows in calls to queues with a fact, by fact."""
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""
@@ -49,7 +49,7 @@ class Script:
 
     @cached_property
     def has_tail(self) -> bool:
-        """Whether something may stand behind the records of a call that carries the keys on demand."""
+        """Whether something may stand behind the records of a call that carries keys on demand."""
         return "Tail" in self.header.sections
 
     @property
@@ -84,14 +84,15 @@ class Script:
             command.append(3 * len(tail))
         return command
 
-    def head(self, keys: QueueKeys, *, whole: bool = False) -> tuple[Any, ...]:
-        """How the command begins: its verb, the number of keys, and the keys; ``whole``: also those on demand."""
-        return _prefix(self.verb, self.all_keys if whole else self.keys, keys)
+    def head(self, keys: QueueKeys, facts: Collection[str] = ()) -> tuple[Any, ...]:
+        """How the command begins: its verb, the number of keys, and the keys, also those that come with these facts."""
+        further = (key for fact, group in self.on_demand.items() if fact in facts for key in group)
+        return _prefix(self.verb, (*self.keys, *further), keys)
 
     @property
     def all_keys(self) -> tuple[str, ...]:
         """The keys that a call may carry."""
-        return (*self.keys, *self.on_demand)
+        return (*self.keys, *(key for group in self.on_demand.values() for key in group))
 
 
 @lru_cache(maxsize=1024)

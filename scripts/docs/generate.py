@@ -22,6 +22,7 @@ from rq_core.model.keys import CHANNEL, KEYS
 from rq_core.model.machine import Event, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import script
+from rq_core.scripts.binding import READY
 from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
 from rq_core.scripts.source import include_paths
@@ -107,12 +108,19 @@ def states_md() -> str:
 
 
 def _script_row(name: str) -> tuple[str, ...]:
-    header = script.script(name).header
+    made = script.script(name)
+    header = made.header
     arrows = "<br>".join(f"`{arrow}`" for arrow in header.transitions) or "none"
+    keys = dict.fromkeys("ready" if key in READY else key for key in made.keys)
     takes = "<br>".join(
-        f"{section.lower()}: {code(header.words(section))}"
-        for section in ("Keys", "With", "Args", "Each")
-        if header.words(section)
+        f"{what}: {code(words)}"
+        for what, words in (
+            ("keys", keys),
+            *((f"with the fact `{fact}`", group) for fact, group in made.on_demand.items()),
+            ("args", header.words("Args")),
+            ("each", header.words("Each")),
+        )
+        if words
     )
     return (f"[`{name}`]({name}.lua)", _purpose(header), arrows, takes, header.sections["Returns"])
 
@@ -188,13 +196,17 @@ binding of names to positions from it; no index of KEYS or ARGV is written anywh
 | first line | the script's name, and what it is for |
 | `Transitions` | the arrows that it may draw: `source -event-> target`; `none` is: not in Redis |
 | `Flags` | Redis' script flags; `allow-oom`: it runs at `maxmemory` too |
-| `Keys` | the keys that it touches, each a local of that name |
+| `Keys` | its keys, each a local of that name; a script has those of its includes, too; `every`: a list of all |
+| `Fact` | the field of `meta` that switches this part on |
+| `With` | the keys of the part: only calls to queues with that fact carry them; else they are nil |
 | `Meta` | the fields of `meta` that it reads when it begins, all with one command |
 | `Later` | the fields of `meta` that it reads one by one, if it needs them, or only changes |
 | `Args` | one argument each, a local of that name; `:int` ones are numbers |
 | `Each` | the fields of the records after them: `each(i)` returns one, `each_count` is how many |
 | `Unread` | keys that it may get to write without having read them: `check_keys()` fails if one is of another type |
 | `Kept` | its variables that outlive a call: constants, and what was made of a text, which is true of it in any call |
+| `Lists` | lists that most calls do without, in the file's own table `lists`: `list_of(lists, 'name')` makes one |
+| `Parts` | files with steps that scripts run, in order, see `include/call/parts` |
 | `Uses` | from which includes it takes something, and what: `include(name name)` |
 | `Returns` | the answers, by their first word; `{A B}…` repeats; `WORD` in capitals is a value |
 | `Invariants` | what it keeps true, by its number in `ARCHITECTURE.md` |
@@ -219,7 +231,10 @@ What a file uses and does not define comes from one of these places:
   assigns it.
 - **The header**: a key by its name, `ready` as a table of the four lists from 0; an argument by its name; `each(i)` and
   `each_count`; and `check_keys()`, which is made from the `Unread` of the same file.
-- **The loader**: `whole_number(text)`, the number if it is a whole one between -10^13 and 10^13, else nil.
+- **The loader**: `whole_number(text)`, the number if it is a whole one between -10^13 and 10^13, else nil;
+  `refuse_keys()`, the answer to a call that lacks the keys of a fact, else nil; `may_end_more()`, whether the queue has
+  a fact of a part that ends with a job; `PARTS` and `ENDINGS`, the parts of the
+  script, and those of them that end with a job.
 - **The model**: the constants below, from `rq_core/model`.
 
 The text is loaded once as a function of Redis, so variables outlive a call. What an include keeps during a call stands

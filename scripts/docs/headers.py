@@ -4,13 +4,15 @@ The loader (:mod:`rq_core.scripts.assemble`) refuses headers that it cannot bind
 when the documentation is generated, and not at run time:
 
 - a script's Transitions are those of the one table, and it emits their events and no others;
-- every key, argument, record field, include and field of ``meta`` that is declared is used;
+- every key, argument, record field, include and field of ``meta`` that is declared is used, and every key that is
+  touched is declared;
 - every field of ``meta`` that is read is declared, since an undeclared one reads as its default; and every one that is
   changed, too;
 - every name that a file takes from an include stands in its ``Uses``, and is used;
 - no file assigns what belongs to another, not even a field or an element of it;
 - what one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned anew, but for a few variables;
-- a list of include/call/seldom is filled and read by files that declare it;
+- a list is filled and read by the file that declares it, and by no other;
+- a script runs each step that one of its parts has;
 - no function, and no body of a script, is longer than ``LINES_MAX``;
 - a variable of an include that changes gets its first value in ``reset``, or is named under ``Kept``;
 - no position of KEYS or ARGV is written;
@@ -32,7 +34,8 @@ from rq_core.model.machine import Event
 from rq_core.model.settings import SETTINGS
 from rq_core.scripts import rooms, script
 from rq_core.scripts import source as lua_files
-from rq_core.scripts.header import Header
+from rq_core.scripts.binding import EVERY, in_order
+from rq_core.scripts.header import Header, Variant
 from scripts.docs import lua_names
 
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
@@ -41,7 +44,8 @@ _STRING = re.compile(r"'[^'\n]*'")
 _EACH = re.compile(r"local ([\w, ]+) = (?:each|record)\(")
 _EMIT = re.compile(r"\bemit(?:_queue)?\(([^\n]*)")
 _READ = re.compile(r"\bfacts\.(\w+)|\bfact\('(\w+)'\)")
-_LIST = re.compile(r"\bseldom_list\('(\w+)'\)|\bseldom\.(\w+)")
+_LIST = re.compile(r"\blist_of\(lists, '(\w+)'\)|\blists\.(\w+)")
+_RUN = re.compile(r"\brun_parts\('(\w+)'")
 _FUNCTION = re.compile(r"^local function (\w+).*?^end$", re.MULTILINE | re.DOTALL)
 _SET = re.compile(r"\bset_fact\(([^,\n]*),")
 
@@ -93,13 +97,13 @@ def _script(name: str) -> Source:
     return _source(script.directory() / f"{name}.lua")
 
 
-def _closure(source: Source) -> dict[str, Source]:
-    """Return the includes that come with a file, by name."""
-    found: dict[str, Source] = {}
-    for name in source.header.uses:
-        found[name] = _includes()[name]
-        found |= _closure(found[name])
-    return found
+def _closure(name: str) -> Mapping[str, lua_files.Source]:
+    """Return the includes that come with a script, by name."""
+    return rooms.resolve(script.directory(), _whole(name), Variant())
+
+
+def _whole(name: str) -> lua_files.Source:
+    return lua_files.read(script.directory() / f"{name}.lua")
 
 
 def _names(header: Header, section: str) -> tuple[str, ...]:
@@ -115,7 +119,7 @@ def emitters(event: Event) -> tuple[str, ...]:
 def _emits(name: str) -> str:
     """The calls by which a script appends events: its own, and those of its includes."""
     source = _script(name)
-    everything = (source, *_closure(source).values())
+    everything = (source, *(_includes()[include] for include in _closure(name)))
     return " ".join(each for s in everything for each in _EMIT.findall(s.code))
 
 
@@ -157,11 +161,26 @@ def _of_any(source: Source) -> Iterator[str]:
     for found in _FUNCTION.finditer(source.code):
         if (size := _lines(found[0])) > LINES_MAX:
             yield f"has a function of {size} lines: {found[1]}"
+    yield from _of_keys(source)
     unread = set(source.header.words("Unread"))
-    for word in sorted(unread - set(source.header.words("Keys"))):
-        yield f"declares {word} in Unread but not in Keys"
     if bool(unread) != ("check_keys" in source.mentions):
         yield "has an Unread section and calls no check_keys(), or the other way round"
+
+
+def _of_keys(source: Source) -> Iterator[str]:
+    """Check that a file names the keys that it touches. A script has the keys that its includes name."""
+    header = source.header
+    unread = set(header.words("Unread"))
+    declared = {*header.words("Keys"), *header.words("With")}
+    own = source.defines | lua_names.local_names(source.code)
+    arguments = {*_names(header, "Args"), *_names(header, "Each")}
+    known = {EVERY} if EVERY in declared else {*in_order([EVERY]), EVERY}
+    touched = (source.mentions & known) - own - arguments
+    for word in sorted(unread - declared):
+        yield f"declares {word} in Unread but not in Keys"
+    yield from (f"touches the key {word} undeclared" for word in sorted(touched - declared))
+    for word in sorted(declared - touched - unread):
+        yield f"declares {word} in Keys or With but does not use it"
 
 
 def _of_names(source: Source) -> Iterator[str]:
@@ -184,18 +203,11 @@ def _lines(code: str) -> int:
 
 
 def _of_lists(source: Source) -> Iterator[str]:
-    """Check that lists of include/call/seldom are declared where they are filled and read."""
-    own, others = source.header.words("Lists"), source.header.reads
-    declared = {*own, *(name for names in others.values() for name in names)}
+    """Check that a file names the lists that it fills and reads, which are its own."""
+    declared = set(source.header.words("Lists"))
     used = {a or b for a, b in _LIST.findall(source.code)} - {"any"}
-    used |= {word for word in declared if f"'{word}'" in source.code}
     yield from (f"has the list {name} undeclared" for name in sorted(used - declared))
     yield from (f"declares the list {name} but does not use it" for name in sorted(declared - used))
-    for file, names in others.items():
-        if strange := set(names) - set(
-            includes()[file].words("Lists") if file in includes() else ()
-        ):
-            yield f"reads {', '.join(sorted(strange))}, which {file} does not declare"
 
 
 def _of_walls() -> Iterator[str]:
@@ -236,18 +248,18 @@ def _of_include(source: Source) -> Iterator[str]:
     tables = set(_TABLE.findall(source.code))
     yield from (
         f"does not say when {name} begins anew: reset() or Kept"
-        for name in sorted((changing | tables) - first_values - kept)
+        for name in sorted((changing | tables) - first_values - kept - {"lists"})
     )
     yield from (f"keeps {name} and resets it" for name in sorted(kept & first_values))
-    for word in (*kept, *source.header.words("Args"), *source.header.words("Keys")):
-        if word not in source.mentions and word not in source.header.words("Unread"):
+    for word in (*kept, *source.header.words("Args")):
+        if word not in source.mentions:
             yield f"declares {word} but does not use it"
 
 
 def _of_script(name: str, source: Source) -> Iterator[str]:
     """Check what holds for scripts."""
     header = source.header
-    everything = [source, *_closure(source).values()]
+    everything = [source, *(_includes()[include] for include in _closure(name))]
     code = "\n".join(s.code for s in everything)
     bare = "\n".join(s.bare for s in everything)
     mentions = {word for s in everything for word in (*s.mentions, *s.header.words("Unread"))}
@@ -266,17 +278,27 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
     strange = emitted & (event_fields.JOB_EVENT_FIELDS.keys() - of_table - _OF_ANY_SCRIPT)
     yield from (f"emits {event}, which is not in the table" for event in sorted(strange))
 
-    for section in ("Keys", "With", "Args"):
-        for word in _names(header, section):
-            if word not in mentions:
-                yield f"declares {word} in {section} but does not use it"
+    for word in _names(header, "Args"):
+        if word not in mentions:
+            yield f"declares {word} in Args but does not use it"
+    yield from _of_parts(name, everything)
     yield from _of_records(_names(header, "Each"), bare)
     yield from _of_meta(everything, code)
     if (size := _lines(source.code)) > LINES_MAX:
         yield f"has a body of {size} lines"
-    yield from (f"has no {s}" for s in ("Keys", "Returns", "Invariants") if not header.words(s))
+    yield from (f"has no {s}" for s in ("Returns", "Invariants") if not header.words(s))
     if set(header.words("Flags")) - {"allow-oom"}:
         yield f"has the flags {header.sections['Flags']}"
+
+
+def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
+    """Check that a script runs the steps that its parts have."""
+    runs = {step for source in everything for step in _RUN.findall(source.code)}
+    needed = rooms.words_of(script.directory(), _whole(name), _closure(name))
+    for part in includes()[rooms.PARTS].words("Parts"):
+        if "list_of" in needed.get(part, ()):
+            steps = set(rooms.STEPS) & _includes()[part].defines - {rooms.DECIDE_STEP}
+            yield from (f"does not run the step {step} of {part}" for step in sorted(steps - runs))
 
 
 def _of_records(fields: tuple[str, ...], bare: str) -> Iterator[str]:
@@ -298,7 +320,8 @@ def _of_records(fields: tuple[str, ...], bare: str) -> Iterator[str]:
 def _of_meta(everything: list[Source], code: str) -> Iterator[str]:
     declared = {"layout", "epoch", "replid"}
     for source in everything:
-        declared |= {*source.header.words("Meta"), *source.header.words("Later")}
+        header = source.header
+        declared |= {*header.words("Fact"), *header.words("Meta"), *header.words("Later")}
     read = {a or b for a, b in _READ.findall(code)}
     yield from (f"reads {word} of meta undeclared" for word in sorted(read - declared))
     changed = {word for name in _SET.findall(code) for word in re.findall(r"'(\w+)'", name)}

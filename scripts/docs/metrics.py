@@ -111,7 +111,8 @@ _INTRODUCTION: Final = """
     `rq-core metrics` shows the state: it reads and never counts, so it may be restarted at any time. A scrape costs
     Redis four round trips, whether ten jobs wait or ten million, and shows a look that is at most a second old. If
     Redis does not answer, `rqc_up` is 0 within two seconds; if the audit database does not, `rqc_audit_up` is 0 and
-    the rest is whole. With a million jobs in 50,000 lanes a look takes 0.15 ms of Redis (`scripts/measure/scrape`).
+    the rest is whole. With a million jobs in 50,000 lanes a look takes 0.15 ms of Redis
+    (`scripts/measure/once/run scrape-cost`).
 
     The workers' port shows the flow, at `/metrics`: all processes of one `rq-core worker` together. No counter
     falls when a process is replaced or killed; what a killed process had not counted yet is missing there, and

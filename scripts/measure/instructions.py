@@ -198,7 +198,9 @@ class Life:
         tail = {}
         if self._keeps and made.has_tail:
             tail = {place: unpack(_VALUE) for place in range(1, len(each) + 1)}
-        command = made.filled(made.head(self._keys, whole=self._keeps), args, each, tail)
+        command = made.filled(
+            made.head(self._keys, made.on_demand if self._keeps else ()), args, each, tail
+        )
         reply: list[bytes] = self._server(*command)
         assert reply[0] == b"ok", reply
         return reply

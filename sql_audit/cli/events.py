@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rq_core.cli.options import LIST_MAX, json_option, print_json, queue_option
-from rq_core.cli.text import FIELD_MAX, fit, say, terminal
-from rq_core.model.job import place_in
+from rq_core.cli.text import FIELD_MAX, say, terminal
+from rq_core.views.text import fit
 from sql_audit.cli.options import asking, audit_option, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks
 from sql_audit.times import readable
@@ -20,6 +20,7 @@ from sql_audit.times import readable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rq_core.views.table import ListView
     from sql_audit.queries.history import LoggedEvent
 
 FOLLOW_S: Final = 0.5
@@ -76,11 +77,11 @@ def tail(
     """The last events of a queue. With --json, one JSON document per line."""
     with asking(url) as engine:
         from sql_audit.queries import history as queries
+        from sql_audit.queries.event_list import EVENTS
 
         marks = known_watermarks(engine, queue)
-        events = [e for mark in marks for e in queries.tail(engine, mark.queue, max(lines, 1))]
-        events.sort(key=lambda e: (e.at_ms, e.queue, e.place))
-        _print_events(events[-lines:] if lines else [], as_json=as_json)
+        events = EVENTS.query(engine, [mark.queue for mark in marks], max(lines, 1)).rows
+        _print_lines(EVENTS, events[-lines:] if lines else [], as_json=as_json)
         if not follow:
             if not as_json:
                 print_marks(terminal(), marks)
@@ -94,9 +95,18 @@ def tail(
                 for mark in marks
             }
             for fresh in queries.follow(engine, queue, last):
-                _print_events(fresh, as_json=as_json)
+                _print_lines(EVENTS, fresh, as_json=as_json)
                 if not fresh:
                     time.sleep(FOLLOW_S)
+
+
+def _print_lines(view: ListView[Any], rows: Sequence[Any], *, as_json: bool) -> None:
+    """Print each row as a line, so that a list may go on."""
+    for row in rows:
+        if as_json:
+            print_json(view.document(row))
+        else:
+            say("  ".join(str(cell) for cell in view.cells(row, time.time() * 1000) if cell))
 
 
 def _print_traceback(events: Sequence[LoggedEvent]) -> None:
@@ -107,47 +117,6 @@ def _print_traceback(events: Sequence[LoggedEvent]) -> None:
         say("traceback of the last error")
         for line in found[-1].splitlines():
             say(f"  {fit(line)}")
-
-
-def _print_events(events: Sequence[LoggedEvent], *, as_json: bool) -> None:
-    for event in events:
-        if as_json:
-            print_json(dataclasses.asdict(event))
-            continue
-        words = [readable(event.at_ms), event.queue, event.number, event.type, event.job_id or "-"]
-        words += [f"{name}={_short(value)}" for name, value in _facts(event).items()]
-        say("  ".join(words))
-
-
-def _facts(event: LoggedEvent) -> dict[str, Any]:
-    facts = {"by": event.worker, "task": event.task, "claim": event.claim}
-    return {name: value for name, value in facts.items() if value is not None} | _detail(event)
-
-
-def _detail(event: LoggedEvent) -> dict[str, Any]:
-    """What else an event carries; the scopes of a claim as people read them."""
-    from sql_audit.queries.history import under
-
-    detail = dict(event.detail)
-    scopes = detail.pop("scopes", None)
-    try:
-        return {"under": under(scopes), **detail} if scopes else detail
-    except (TypeError, ValueError):
-        return event.detail
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict) and "type" in value:
-        place = place_in(str(value.get("traceback", "")))
-        return _cut(f"{value['type']}: {value.get('message', '')}") + (
-            f" ({place})" if place else ""
-        )
-    return _cut(str(value))
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 100 else line[:99] + "…"
 
 
 _HEADS: Final = ("at", "queue", "number", "event", "claim", "by", "task", "detail")
@@ -184,9 +153,11 @@ def print_history(console: Console, events: Sequence[LoggedEvent], title: str) -
 
 def _row(event: LoggedEvent) -> tuple[str, ...]:
     """An event in the order of _HEADS."""
+    from sql_audit.queries.event_list import detail_of, short
+
     detail = ", ".join(
-        f"under {value}" if name == "under" else f"{name}={_short(value)}"
-        for name, value in _detail(event).items()
+        f"under {value}" if name == "under" else f"{name}={short(value)}"
+        for name, value in detail_of(event).items()
     )
     return (
         readable(event.at_ms),

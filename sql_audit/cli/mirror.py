@@ -196,7 +196,7 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
             sources.check(Outbox(client), database, only=[queue])
             mirror = Mirror(Outbox(client), database, queue)
             rehearse(mirror)
-            mirror.attach()
+            mirror.attach(wait=True)
     say(f"queue {queue}: audit on")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rq_core.cli.options import print_json
-from rq_core.cli.text import fit
+from rq_core.views.text import fit
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from rq_core.errors import AuditOff, OutcomeUnknown, ServerUnavailable, UnknownQueue
@@ -189,7 +190,15 @@ class Service:
                     )
             elif name not in self._queues:
                 mirror = Mirror(
-                    self.source, self.database, name, limits=self.limits, on_step=self.on_step
+                    self.source,
+                    self.database,
+                    name,
+                    limits=self.limits,
+                    on_step=self.on_step,
+                    # Another mirror may have taken the queue for its Redis since the sources were compared.
+                    confirm_loss=partial(
+                        sources.check, self.source, self.database, only=[name], made=self.made
+                    ),
                 )
                 self._queues[name] = _Queue(mirror)
 

@@ -108,11 +108,14 @@ def release(source: OutboxSource, database: Database) -> list[str]:
     return [name for name, _ in released]
 
 
-def forget(source: OutboxSource, database: Database, queue: str, stamp: str) -> None:
-    """Let the next Redis of its prefix take a queue, if SQL has it with this stamp."""
+def forget(
+    source: OutboxSource, database: Database, queue: str, stamp: str, *, wait: bool = True
+) -> None:
+    """Let the next Redis of its prefix take a queue, if SQL has it with this stamp. ``wait``: see :func:`bind`."""
     which = {"the_queue": queue, "the_prefix": source.prefix, "the_stamp": stamp}
-    with database.writing(wait=True) as connection:
-        assert connection is not None
+    with database.writing(wait=wait) as connection:
+        if connection is None:
+            raise CursorHeld(queue=queue)
         connection.execute(RELEASE_CURSOR, which)
         connection.commit()
 
@@ -135,14 +138,25 @@ def adopt(source: OutboxSource, database: Database) -> list[str]:
     return taken
 
 
-def bind(source: OutboxSource, database: Database, queue: str, known: int) -> str:
+def new_stamp() -> str:
+    """Return a random stamp for a queue."""
+    return secrets.token_hex(8)
+
+
+def bind(
+    source: OutboxSource, database: Database, queue: str, known: int, *, wait: bool = True
+) -> str:
     """Attach a queue, and give Redis and SQL the same stamp of it, while its cursor is locked: of two servers that have
     the queue, one is refused before anything of it has changed. ``known``: see OutboxSource.attach.
 
-    Returns the stamp. Raises SourceDiffers, and CursorHeld if another mirror has the cursor.
+    With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not wait: the other process
+    may be waiting for its Redis.
+
+    Returns the stamp. Raises SourceDiffers, and CursorHeld if another mirror has the cursor or the file.
     """
-    with database.writing(wait=True) as connection:
-        assert connection is not None
+    with database.writing(wait=wait) as connection:
+        if connection is None:
+            raise CursorHeld(queue=queue)
         audit_id: str = connection.execute(AUDIT_ID).scalar_one()
         first = {"queue": queue, "head": genesis(connection.execute(CHAIN_ID).scalar_one(), queue)}
         connection.execute(CREATE_CURSOR[database.dialect], first)
@@ -153,7 +167,7 @@ def bind(source: OutboxSource, database: Database, queue: str, known: int) -> st
         # In between: a role that may not write switches no log on, and a database that the queue is refused to keeps no
         # cursor of it.
         _refuse_if_other(source, database, queue, stamp, origins(connection, queue)[queue])
-        stamp = stamp or secrets.token_hex(8)
+        stamp = stamp or new_stamp()
         source.attach(queue, audit_id, max(known, row.epoch or 0), stamp)
         values = {"the_queue": queue, "prefix": source.prefix, "stamp": stamp}
         connection.execute(BIND_CURSOR, values)

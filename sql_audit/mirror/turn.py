@@ -102,8 +102,12 @@ class Mirror:
         *,
         limits: BatchLimits | None = None,
         on_step: Callable[[str], None] | None = None,
+        confirm_loss: Callable[[], object] | None = None,
     ) -> None:
-        """``on_step`` is called with each of STEPS when it is done, for tests."""
+        """``confirm_loss`` is called before this mirror takes a queue whose stamp Redis lacks and SQL has from another
+        mirror; it raises SourceDiffers if the queue is not lost but lives in another Redis. ``on_step`` is called with
+        each of STEPS when it is done, for tests.
+        """
         self.source = source
         self.database = database
         self.queue = queue
@@ -111,6 +115,7 @@ class Mirror:
         self.position: OutboxId | None = None
         """The last mirrored entry, as this mirror knows it."""
         self._done = on_step or (lambda _step: None)
+        self._confirm_loss = confirm_loss or (lambda: None)
         self._audit_id: str | None = None
         self._ahead: BackgroundCall[Tail | None] | None = None
         """The next batch, as it is being read while this one is written."""
@@ -134,6 +139,7 @@ class Mirror:
         try:
             return self._turn()
         except CursorHeld:
+            self._audit_id = None  # The next turn attaches, and asks Redis again what lives.
             return Turn(Outcome.HELD)
 
     def _turn(self) -> Turn:
@@ -239,13 +245,14 @@ class Mirror:
 
     # The steps.
 
-    def attach(self, known: int = 0) -> None:
+    def attach(self, known: int = 0, *, wait: bool = False) -> None:
         """Tell Redis that this database mirrors the queue, and from which epoch on it must go on: the cursor's, and
         ``known`` or a later one. Make the queue's cursor if there is none.
 
         Redis and SQL keep the same stamp of the queue then (:mod:`sql_audit.mirror.sources`). Raises
-        rq_core.errors.AuditElsewhere if another database mirrors the queue, and SourceDiffers if SQL has it from
-        another Redis.
+        rq_core.errors.AuditElsewhere if another database mirrors the queue, SourceDiffers if SQL has it from
+        another Redis, and CursorHeld if another mirror has the cursor, or writes the SQLite file (with ``wait``, waits
+        for that file instead).
         """
         with self.database.readers.connect() as reader:
             audit_id: str = reader.execute(AUDIT_ID).scalar_one()
@@ -256,9 +263,13 @@ class Mirror:
             self.source.attach(self.queue, audit_id, max(known, epoch), stamp)
         else:
             if row is not None and row.stamp and not stamp:
+                if row.stamp != self._stamp:
+                    self._confirm_loss()
                 # First, so that a mirror that dies before Redis and SQL have the new one is not refused.
-                sources.forget(self.source, self.database, self.queue, row.stamp)
-            stamp = sources.bind(self.source, self.database, self.queue, max(known, epoch))
+                sources.forget(self.source, self.database, self.queue, row.stamp, wait=wait)
+            stamp = sources.bind(
+                self.source, self.database, self.queue, max(known, epoch), wait=wait
+            )
         self._audit_id, self._attached_in, self._stamp = audit_id, epoch, stamp
         self._done("attached")
 

@@ -7,11 +7,13 @@ with can be compared again. Nothing here compares the times of two calls: the cl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from rq_core.model.job import spec_fault
-from rq_core.model.machine import Event, State
+from rq_core.model.job import read_spec, spec_fault
+from rq_core.model.machine import PRIORITIES, Event, Priority, State
 from rq_core.model.names import digest_of
+from rq_core.model.scopes import scopes_of
 from sql_audit.proof.live import Record
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
@@ -20,6 +22,7 @@ Fault = tuple[str, str]
 """The invariant, and what is wrong."""
 _UNKNOWN: Final = "unknown_"
 """What the reasons begin with for which a job dies without a failure, and waits for another worker."""
+_WAITING: Final = (State.READY, State.SCHEDULED)
 
 
 def of_beginning(
@@ -31,12 +34,28 @@ def of_beginning(
         yield "I6", f"is {state}, with place {facts.get('seq')} in line and due time {due}"
     elif due is not None and due <= at_ms:
         yield "I6", f"waits for a time that was over {at_ms - due} ms before"
+    lane, priority = facts.get("lane"), Priority(facts["priority"])
+    if lane is not None and not lane.startswith(f"{PRIORITIES.index(priority)}+"):
+        yield "I6", f"is of priority {priority}, and in lane {lane}"
     spec = facts.get("spec")
     if spec is not None:
-        # What SQL cannot keep was replaced.
-        digest = None if "\ufffd" in spec else facts.get("digest") or "none"
-        if wrong := spec_fault(spec, task, digest):
-            yield "I6", wrong
+        yield from _of_spec(spec, facts, task)
+
+
+def _of_spec(spec: str, facts: Mapping[str, Any], task: str | None) -> Iterator[Fault]:
+    """Yield what is wrong with a job's JSON beside its event's task, digest and limits."""
+    # What SQL cannot keep was replaced.
+    digest = None if "\ufffd" in spec else facts.get("digest") or "none"
+    if wrong := spec_fault(spec, task, digest):
+        yield "I6", wrong
+    with suppress(ValueError, RecursionError):
+        # None: the worker's task decides.
+        attempts = read_spec(spec).max_attempts
+        if attempts is not None and attempts != facts.get("max_attempts"):
+            yield (
+                "I6",
+                f"its JSON allows {attempts} attempts, and it says {facts.get('max_attempts')}",
+            )
 
 
 def of_promoted(record: Record, at_ms: int) -> Iterator[Fault]:
@@ -81,6 +100,22 @@ def of_settled(
         expected = record.unknown + is_unknown
         if (told := facts.get("unknown") or 0) != expected:
             yield "I4", f"was given back as unknown {told} times, by the log {expected}"
+
+
+def of_cancelled(facts: Mapping[str, Any], record: Record) -> Iterator[Fault]:
+    """Yield what is wrong with ``cancelled`` of a job that no worker had."""
+    if "fence" in facts and record.state in _WAITING:
+        yield "I9", f"ends claim {facts['fence']} of a job that was {record.state}"
+
+
+def of_discarded(facts: Mapping[str, Any], limit: str | None) -> Iterator[Fault]:
+    """Yield what is wrong with ``discarded``. ``limit`` is the stored one of the scope that was full; None, or "none":
+    it is not known, or the producer's own counted."""
+    scope, cap, lane = facts["scope"], facts["cap"], facts.get("lane")
+    if lane is not None and scope not in scopes_of(lane):
+        yield "I6", f"finds {scope} full, and that is no scope of lane {lane}"
+    if limit not in (None, "none", str(cap)):
+        yield "I3", f"finds {scope} ≤ {cap} full, stored is {limit}"
 
 
 def of_refused(facts: Mapping[str, Any], record: Record, worker: str | None) -> Iterator[Fault]:

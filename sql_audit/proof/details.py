@@ -27,6 +27,8 @@ def facts_in(detail: str | None) -> Mapping[str, Any]:
             facts, end = _scan(detail, 0)
         except StopIteration:
             raise ValueError(f"{detail!r} is not JSON") from None
+        except RecursionError:
+            raise ValueError("it is nested too deep") from None
         if end != len(detail) or type(facts) is not dict:
             raise ValueError(f"{detail!r} is not a JSON object")
         if len(_remembered) >= REMEMBERED_MAX:

@@ -200,5 +200,5 @@ def _beginning(epoch: int, detail: str | None) -> Beginning:
         last = facts.get("last")
         told = None if last is None else OutboxId.parse(last)
         return Beginning(epoch, str(facts.get("reason")), told)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return Beginning(epoch, "unreadable", None)

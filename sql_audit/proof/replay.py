@@ -27,7 +27,7 @@ from rq_core.model.events import OutboxId
 from rq_core.model.fields import TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.names import read_stands
-from sql_audit.proof import contradictions
+from sql_audit.proof import contradictions, fields
 from sql_audit.proof.beginnings import Beginning, orphaned_by, reasons_of_next
 from sql_audit.proof.contradictions import Fault, Replacing
 from sql_audit.proof.details import facts_in
@@ -191,14 +191,17 @@ class Replay:
                 if row[4] == "epoch_started":
                     self._forgotten_epoch(row)
                 continue
-            if row[6] is None and row[4] in _OF_JOBS:
+            if row[4] not in _OF_JOBS:
+                self._judge(fields.of_queue(row))
+            elif row[6] is None:
                 self._violated("I7", "names no job")
                 continue
             if replacing and not self._ordinal:
                 self._judge(self._replacing.pass_entry(row[4]))
             try:
                 steps[row[4]](row, row[6])
-            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                self._judge(fields.of_event(row[4], row[10]))
+            except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 self._violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
     def pass_cut(self) -> None:
@@ -423,6 +426,7 @@ class Replay:
                 self._violated("I2", f"is claimed while claim {record.fence} is in force")
             else:
                 self._violated("I6", f"{record.state} -{kind}-> is not a transition")
+        self._judge(fields.of_job(row, record))
         return record
 
     def _release(self, record: Record) -> None:
@@ -448,6 +452,7 @@ class Replay:
             self._release(old)
             self.names.end(old.unique, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
+        self._judge(fields.of_beginning(row, facts, state))
         record.lane = facts.get("lane")
         record.priority, record.due = facts.get("priority"), facts.get("due_ms")
         record.claims = facts.get("claims", 0)
@@ -506,7 +511,8 @@ class Replay:
         self._use_id(row, job_id)
         state = _READY if facts.get("due_ms") is None else _SCHEDULED
         self._begin(row, job_id, facts, state)
-        if state is _SCHEDULED or "seq" not in facts or "spec" in facts:
+        lane = facts.get("lane")
+        if lane is not None or state is _SCHEDULED or "seq" not in facts or "spec" in facts:
             self._judge(contradictions.of_beginning(facts, row[5], row[9], state))
         if self._replacing.by_jobs:
             self._replacing.by_jobs.pop(job_id, None)
@@ -520,6 +526,8 @@ class Replay:
     def _discarded(self, row: EventRow, job_id: str) -> None:
         if (old := self.jobs.get(job_id)) is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
+        facts = _facts(row)
+        self._judge(contradictions.of_discarded(facts, self.holders.limits.of(facts["scope"])))
 
     def _claimed(self, row: EventRow, job_id: str) -> None:
         record = self._meet(row, job_id)
@@ -605,6 +613,8 @@ class Replay:
         effect, facts = EFFECTS[event], _facts(row)
         state = target(event, facts)
         record = self._meet(row, job_id)
+        if event is Event.CANCELLED:
+            self._judge(contradictions.of_cancelled(facts, record))
         if event in CLAIM_ENDS:
             holder = row[8] if event in SETTLEMENTS else facts.get("worker")
             self._end(record, facts.get("fence"), holder)

@@ -8,7 +8,9 @@ print(report(engine, queue="mail").tasks)
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+import bisect
+import itertools
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -190,6 +192,9 @@ def under(scopes: Any) -> str:
     return ", ".join(words)
 
 
+_ByTask = dict[tuple[str, str | None], tuple[Any, ...]]
+
+
 # Statements.
 
 _QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
@@ -245,22 +250,36 @@ _CLAIMS = text(
 )
 
 
-def _percentiles(column: str) -> Any:
-    """The nearest-rank percentiles of a column, per queue and task: SQL that both databases
-    know.
+def values_of(column: str, claims: str) -> Any:
+    """The statement that counts each value of a column of claims, per queue and task, the smallest first.
+
+    Values are far fewer than claims. ``claims`` is a table or a query with its condition.
     """
     return text(
-        f"SELECT queue, task, MIN(CASE WHEN place >= (n * 50 + 99) / 100 THEN {column} END), "
-        f"MIN(CASE WHEN place >= (n * 95 + 99) / 100 THEN {column} END) FROM ("
-        f"SELECT queue, task, {column}, "
-        f"ROW_NUMBER() OVER (PARTITION BY queue, task ORDER BY {column}) AS place, "
-        "COUNT(*) OVER (PARTITION BY queue, task) AS n "
-        f"FROM job_attempt WHERE {column} IS NOT NULL AND {_QUEUE}) AS ranked GROUP BY queue, task"
+        f"SELECT queue, task, {column} AS ms, COUNT(*) AS claims FROM {claims} AND {column} IS NOT NULL "
+        f"GROUP BY queue, task, {column} ORDER BY queue, task, {column}"
     )
 
 
-_WAITED = _percentiles("waited_ms")
-_RAN = _percentiles("ran_ms")
+def percentiles(rows: Iterable[Iterable[Any]]) -> _ByTask:
+    """The 50th and the 95th percentile by nearest rank, per queue and task, of the rows of :func:`values_of`."""
+    found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
+    for queue, task, ms, claims in rows:
+        found.setdefault((queue, task), []).append((ms, claims))
+    return {
+        key: tuple(_at_rank(values, percent) for percent in (50, 95))
+        for key, values in found.items()
+    }
+
+
+def _at_rank(values: Sequence[tuple[int, int]], percent: int) -> int:
+    upto = list(itertools.accumulate(claims for _, claims in values))
+    rank = -(-upto[-1] * percent // 100)
+    return values[bisect.bisect_left(upto, rank)][0]
+
+
+_WAITED = values_of("waited_ms", f"job_attempt WHERE {_QUEUE}")
+_RAN = values_of("ran_ms", f"job_attempt WHERE {_QUEUE}")
 
 _SLOWEST = text(
     "SELECT queue, task, job_id, worker, ran_ms, waited_ms FROM job_attempt "
@@ -372,8 +391,8 @@ def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> 
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         marks = marks_of(connection, queue)
         claims = _by_task(connection.execute(_CLAIMS, of_queue).all())
-        waited = _by_task(connection.execute(_WAITED, of_queue).all())
-        ran = _by_task(connection.execute(_RAN, of_queue).all())
+        waited = percentiles(connection.execute(_WAITED, of_queue))
+        ran = percentiles(connection.execute(_RAN, of_queue))
         tasks = [
             _task_report(row, claims, waited, ran) for row in connection.execute(_JOBS, of_queue)
         ]
@@ -381,9 +400,6 @@ def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> 
             SlowJob(*row) for row in connection.execute(_SLOWEST, {**of_queue, "limit": slowest})
         ]
     return Report(tasks, slow, marks, sum(mark.events for mark in marks))
-
-
-_ByTask = dict[tuple[str, str | None], tuple[Any, ...]]
 
 
 def _by_task(rows: Sequence[Row[Any]]) -> _ByTask:

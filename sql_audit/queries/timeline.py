@@ -86,8 +86,9 @@ _WAITING: Final = text(
 )
 _SCHEDULED: Final = text(
     "SELECT COUNT(*) FROM (SELECT job_id, queue, enqueued_at_ms FROM job WHERE queue = :queue AND state = 'scheduled'"
-    " AND finished_at_ms IS NULL AND enqueued_at_ms <= :at LIMIT :most) AS j WHERE NOT EXISTS (SELECT 1 FROM"
-    " job_attempt a WHERE a.job_id = j.job_id AND a.queue = j.queue AND (a.ended_at_ms > :at OR a.ended_at_ms IS NULL))"
+    " AND finished_at_ms IS NULL AND enqueued_at_ms <= :at LIMIT :most) AS now WHERE NOT EXISTS (SELECT 1 FROM"
+    " job_attempt a WHERE a.job_id = now.job_id AND a.queue = now.queue"
+    " AND (a.ended_at_ms > :at OR a.ended_at_ms IS NULL))"
 )
 """Of the jobs that are scheduled, those that were already."""
 _PLACES: Final = text(

@@ -61,18 +61,8 @@ _TASKS: Final = text(
 )
 
 
-def _percentiles(column: str) -> Any:
-    return text(
-        f"SELECT task, MIN(CASE WHEN place >= (n * 50 + 99) / 100 THEN {column} END) AS p50, "
-        f"MIN(CASE WHEN place >= (n * 95 + 99) / 100 THEN {column} END) AS p95 FROM ("
-        f"SELECT task, {column}, ROW_NUMBER() OVER (PARTITION BY task ORDER BY {column}) AS place, "
-        f"COUNT(*) OVER (PARTITION BY task) AS n FROM ({_ENDED}) AS ended "
-        f"WHERE {column} IS NOT NULL) AS ranked GROUP BY task"
-    )
-
-
-_WAITED: Final = _percentiles("waited_ms")
-_RAN: Final = _percentiles("ran_ms")
+_WAITED: Final = history.values_of("waited_ms", f"({_ENDED}) AS ended WHERE TRUE")
+_RAN: Final = history.values_of("ran_ms", f"({_ENDED}) AS ended WHERE TRUE")
 _SLOWEST: Final = text(
     f"SELECT queue, task, job_id, worker, ran_ms, waited_ms FROM ({_ENDED}) AS ended "
     "WHERE outcome = 'succeeded' AND ran_ms IS NOT NULL ORDER BY ran_ms DESC, job_id LIMIT :limit"
@@ -108,11 +98,14 @@ def report(
 
 
 def _tasks(connection: Connection, of: dict[str, Any]) -> list[TaskReport]:
-    waited = {row.task: row for row in connection.execute(_WAITED, of)}
-    ran = {row.task: row for row in connection.execute(_RAN, of)}
+    waited = history.percentiles(connection.execute(_WAITED, of))
+    ran = history.percentiles(connection.execute(_RAN, of))
     found = []
     for row in connection.execute(_TASKS, of):
-        waits, runs = waited.get(row.task), ran.get(row.task)
+        key = of["queue"], row.task
+        (waited_p50, waited_p95), (ran_p50, ran_p95) = (
+            each.get(key, (None, None)) for each in (waited, ran)
+        )
         throughput = None
         if row.succeeded:
             throughput = row.succeeded * 1000 / max(1, row.last_ms - row.first_ms)
@@ -129,10 +122,10 @@ def _tasks(connection: Connection, of: dict[str, Any]) -> list[TaskReport]:
                 dead=row.dead,
                 cancelled=row.as_job_cancelled,
                 discarded=row.as_job_discarded,
-                waited_p50_ms=None if waits is None else waits.p50,
-                waited_p95_ms=None if waits is None else waits.p95,
-                ran_p50_ms=None if runs is None else runs.p50,
-                ran_p95_ms=None if runs is None else runs.p95,
+                waited_p50_ms=waited_p50,
+                waited_p95_ms=waited_p95,
+                ran_p50_ms=ran_p50,
+                ran_p95_ms=ran_p95,
                 throughput=throughput,
             )
         )

@@ -8,7 +8,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.connections.wire import PoolWire
 from rq_core.model.limits import Limit
-from rq_core.protocol import overview
+from rq_core.protocol import reads
 from rq_core.protocol.overview import COMMANDS_MAX, SCOPES_MAX, QueueOverview
 from rq_core.protocol.plan import Patience, Unsent
 from tests.kit.seed import Seed
@@ -39,7 +39,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 
 def look(seed: Seed) -> QueueOverview:
-    (found,) = seed.client.run(seed.client.calls.overview.all()).queues
+    (found,) = seed.client.run(seed.client.calls.reads.overview()).queues
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_look_counts_jobs_by_where_they_stand(seed: Seed) -> None:
 
 
 def test_an_empty_server_shows_no_queue(seed: Seed) -> None:
-    found = seed.client.run(seed.client.calls.overview.all())
+    found = seed.client.run(seed.client.calls.reads.overview())
 
     assert (found.queues, found.unreadable) == ((), {})
     assert found.used_memory is not None
@@ -232,7 +232,7 @@ def test_a_damaged_queue_does_not_hide_the_others(seed: Seed) -> None:
     seed.control.delete(seed.keys("dead"))
     seed.control.set(seed.keys("dead"), "x")
 
-    found = seed.client.run(seed.client.calls.overview.all())
+    found = seed.client.run(seed.client.calls.reads.overview())
 
     assert [each.queue for each in found.queues] == ["other"]
     assert "WRONGTYPE" in found.unreadable[seed.queue]
@@ -308,7 +308,7 @@ def test_what_no_script_wrote_hides_one_queue_at_most(seed: Seed, how: str) -> N
 
     DAMAGED[how](seed)
 
-    found = seed.client.run(seed.client.calls.overview.all())
+    found = seed.client.run(seed.client.calls.reads.overview())
     assert [each.queue for each in found.queues] == ["other"]
     assert len(found.unreadable[seed.queue]) < 500
 
@@ -318,7 +318,7 @@ def test_names_that_no_queue_can_have_hide_no_queue(seed: Seed) -> None:
     for name in (b"", b"\xff\x1b[31m", HOSTILE.encode(errors="surrogateescape")):
         seed.control.sadd("rqc:queues", name)
 
-    found = seed.client.run(seed.client.calls.overview.all())
+    found = seed.client.run(seed.client.calls.reads.overview())
 
     assert [each.queue for each in found.queues] == [seed.queue]
     assert "3 entries that can name no queue" in found.strays
@@ -330,7 +330,7 @@ def test_many_names_that_no_queue_can_have_take_no_queue_s_place(seed: Seed) -> 
     seed.enqueue("a")
     seed.control.sadd("rqc:queues", *(f"!{n}" for n in range(2_000)))
 
-    found = seed.client.run(seed.client.calls.overview.all())
+    found = seed.client.run(seed.client.calls.reads.overview())
 
     assert [each.queue for each in found.queues] == [seed.queue]
     assert (found.unreadable, found.queues_left_out) == ({}, 0)
@@ -341,11 +341,11 @@ def test_many_names_that_no_queue_can_have_take_no_queue_s_place(seed: Seed) -> 
 def test_of_more_queues_than_a_look_reads_the_others_are_counted(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "QUEUES_MAX", 2)
+    monkeypatch.setattr(reads, "QUEUES_MAX", 2)
     for queue in ("b", "c", "a", "d"):
         seed.of(queue).enqueue(f"job-{queue}")
 
-    found = seed.client.run(seed.client.calls.overview.all())
+    found = seed.client.run(seed.client.calls.reads.overview())
 
     assert [each.queue for each in found.queues] == ["a", "b"]
     assert found.queues_left_out == 2
@@ -368,7 +368,7 @@ def test_a_part_of_a_cluster_that_is_away_hides_only_its_queues(redis_url: str) 
         seed.enqueue("a")
         seed.of("other").enqueue("b")
     with Client(redis_url, wire=Shard(redis_url), patience=Patience(unsent=0.0)) as client:
-        found = client.run(client.calls.overview.all())
+        found = client.run(client.calls.reads.overview())
 
     assert [each.queue for each in found.queues] == ["q"]
     assert found.unreadable == {"other": "no connection"}
@@ -398,7 +398,7 @@ def test_a_look_takes_four_round_trips_and_as_many_commands_whatever_waits(
             of.claim(1)
         wire = CountingWire(redis_url)
         with Client(redis_url, wire=wire) as client:
-            found = client.run(client.calls.overview.all())
+            found = client.run(client.calls.reads.overview())
 
     assert [each.ready["high"] for each in found.queues] == [lanes - 1] * len(queues)
     first, *rest = wire.sent

@@ -26,6 +26,7 @@ from tests.kit.sentinels import SERVICE, SentinelProcess
 from tests.kit.servers import Engine, RedisServer, free_port
 from tests.kit.wait import wait_until
 from tests.kit.waits import in_thread
+from tests.kit.witness import WITNESS
 
 # The wheel's Valkey is built without TLS.
 pytestmark = pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_workers_with_mirror_and_every_command_work_by_tls(
     """Each opens connections of its own: supervisor, workers, their heartbeats, the mirror."""
     url, audit = url_of(port, files), str(tmp_path / "audit.db")
     witness = crew.Witness(tmp_path / "witness")
-    monkeypatch.setenv(crew.WITNESS, str(witness.path))
+    monkeypatch.setenv(WITNESS, str(witness.path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     crew.app.connect_to(url)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scripts.measure.once import ten_million
+from scripts.measure.once.long_log import LongLog
 from sql_audit.mirror import refold
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
@@ -11,8 +13,6 @@ from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database
 from sql_audit.upkeep import windows
 from tests.kit import auditlog
-from tests.kit.long_log import LongLog
-from tests.rigs import ten_million
 
 EVENTS = 40_000
 
@@ -24,7 +24,7 @@ def long_log(database: Database) -> Database:
 
 
 def test_no_everyday_question_reads_a_large_table_whole(long_log: Database) -> None:
-    """With ten million events that takes seconds; scripts/measure/ten-million measures it."""
+    """With ten million events that takes seconds; scripts/measure/once/run ten-million measures it."""
     questions = ten_million.questions(long_log)
     assert len(questions) == 4 + len(ten_million.EVERYDAY) >= 17
 

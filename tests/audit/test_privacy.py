@@ -133,6 +133,7 @@ def test_a_secret_is_nowhere_but_where_the_job_waits(
     assert SECRET.encode() not in files(database)
     log = witness.log()
     assert "job failed: ValueError: …" in log
+    assert "Traceback (most recent call last)" in log
     assert SECRET not in log
     assert "INSERT" in caplog.text, "statements and their values were logged"
     assert SECRET not in caplog.text
@@ -155,6 +156,7 @@ def test_a_broken_backoff_function_tells_nothing_of_the_error_that_it_was_asked_
 
     log = witness.log()
     assert "job failed: ValueError: …" in log
+    assert "Traceback (most recent call last)" in log
     assert "ZeroDivisionError: 1" in log
     assert SECRET not in log
 

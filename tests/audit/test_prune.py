@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -14,11 +15,15 @@ from sqlalchemy.exc import DBAPIError
 from sql_audit.errors import NotProven
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.log import kept_rows
 from sql_audit.proof.record import record_proofs
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
+from sql_audit.store.chain import found_text
+from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
 from sql_audit.store.partitions import create_ahead
+from sql_audit.store.tables import mirror_prune
 from sql_audit.upkeep.plan import Rules, plan
 from sql_audit.upkeep.prune import prune, remove
 from tests.audit.conftest import QUEUE
@@ -342,6 +347,37 @@ def test_a_forged_prune_is_proven_by_no_head_from_before_it(
         found = verify(database, heads=[head])
         assert found.verdict is Verdict.UNKNOWN
         assert "is older than the record of the prune" in found.queues[QUEUE].notes[-1].says
+
+
+@pytest.mark.parametrize("batch", ["the cut", "the last"])
+def test_two_rows_that_say_that_the_log_was_pruned_prove_nothing(
+    batch: str, writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    """Old events were rewritten and their batches deleted, and every check held: the rows had the true head."""
+    two_seasons(writer, small)
+    (cut,) = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
+    *_, known = auditlog.rows(database, "SELECT batch, head FROM mirror_batch ORDER BY batch")
+    lie(
+        database,
+        "UPDATE job_event SET worker = 'x' WHERE type = 'enqueued' AND seq < 40",
+        f"DELETE FROM mirror_batch WHERE batch <= {cut.batch}",
+    )
+    kept = [row for rows in kept_rows(database, QUEUE, cut.at) for row in rows]
+    with database.readers.connect() as connection:
+        found = "".join(found_text(connection, QUEUE, range(cut.batch + 1)))
+    digest = hashlib.sha256((copy_text(kept) + found).encode()).hexdigest()
+    row = {
+        "queue": QUEUE, "batch": cut.batch if batch == "the cut" else known["batch"], "at_ms": writer.now_ms,
+        "actor": "ada", "rules": cut.rules, "epoch": cut.at.epoch, "seq": cut.at.seq, "cut_at_ms": cut.at_ms,
+        "cut_batch": cut.batch, "head": cut.head, "through_entries": cut.through_entries,
+        "through_events": cut.through_events, "jobs": 0, "events": 0, "kept_events": len(kept), "kept_digest": digest,
+    }  # fmt: skip
+    with lying(database) as connection:
+        for kind in ("begun", "done"):
+            connection.execute(mirror_prune.insert(), row | {"kind": kind})
+
+    assert verify(database).verdict is Verdict.VIOLATED
+    assert verify(database, heads=[known["head"]]).verdict is Verdict.VIOLATED
 
 
 def test_the_mirror_goes_on_between_transactions(

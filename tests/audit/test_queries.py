@@ -210,6 +210,28 @@ def test_a_history_keeps_its_details_on_a_narrow_terminal(
     assert len(said.splitlines()) < 30
 
 
+def test_a_history_shows_where_the_job_failed(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    """The traceback was in --json only."""
+    enqueue(writer, "a")
+    fence = writer.jobs("claimed", ["a", 1])
+    lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
+    error = {"type": "ValueError", "message": "no month 13", "traceback": lines}
+    writer.jobs("died", ["a", fence, "gave_up", 1, error])
+    auditlog.drain(mirror)
+    url = database.address.render_as_string(hide_password=False)
+
+    told, ends = call("history", "a", "--audit", url).output, call("tail", "--audit", url).output
+
+    assert "ValueError: no month 13 (shop/tasks.py:7)" in " ".join(told.split())
+    assert (
+        "traceback of the last error\n  Traceback (most recent call last):\n"
+        '    File "/srv/shop/tasks.py", line 7, in pay\n  E: \\x1b[31m\n'
+    ) in told
+    assert "error=ValueError: no month 13 (shop/tasks.py:7)" in ends
+
+
 def test_what_jobs_say_is_no_markup(log: str) -> None:
     assert "[red]c" in call("tail", "--audit", log).output
     assert "job [red]c" in call("history", "[red]c", "--audit", log).output
@@ -226,6 +248,18 @@ def test_report_prints_tables_or_json(log: str, monkeypatch: pytest.MonkeyPatch)
     assert "slowest" in table.output
     (task,) = json.loads(document.stdout)["tasks"]
     assert (task["task"], task["jobs"], task["succeeded"]) == ("send", 3, 2)
+
+
+def test_a_time_is_told_as_people_say_it(log: str) -> None:
+    """`at` and `report` wanted a date, in UTC, for what was ten minutes ago."""
+    moments = ("10m ago", "00:00", "2026-11-21 10:00")
+    for words in (
+        *(["at", moment] for moment in moments),
+        *(["report", "--since", "1y ago", "--until", moment] for moment in moments),
+    ):
+        done = call(*words, "--queue", QUEUE, "--audit", log)
+
+        assert done.exit_code == 0, (words, done.output)
 
 
 @pytest.mark.parametrize("columns", ["60", "80"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from sql_audit.proof.beginnings import Beginning
 from sql_audit.proof.findings import Violation
 from sql_audit.proof.replay import Replay
 from sql_audit.store.tables import EVENT_COLUMNS
+from sql_audit.store.text import to_json
 from tests.kit.story import MemoryWriter, Story
 
 
@@ -190,6 +192,33 @@ def restored(seq: int | None, due_ms: int | None, target: str) -> Callable[[Memo
     return beginning("restored", seq, due_ms, target, "send", "normal", 3, 3, "d", 1, 0, 0, 0, 0)
 
 
+def told_of(log: MemoryWriter, kind: str, **other: Any) -> None:
+    """A job is enqueued, claimed and done; the row of one event says something else."""
+    log.queue_event("policy_changed", "lease_ms", "30000", "5000")
+    settled(log, "succeeded")
+    [at] = [n for n, row in enumerate(log.rows) if row[4] == kind]
+    row = dict(zip(EVENT_COLUMNS, log.rows[at], strict=True))
+    facts = json.loads(row["detail"] or "{}")
+    for name, value in other.items():
+        if name in row:
+            row[name] = value(row["detail"]) if callable(value) else value
+        else:
+            facts = {**facts, name: value}
+            facts = {each: facts[each] for each in facts if facts[each] is not None}
+            row["detail"] = to_json(facts)
+    log.rows[at] = tuple(row[name] for name in EVENT_COLUMNS)
+
+
+def cancelled(log: MemoryWriter, facts: list[Any]) -> None:
+    enqueue(log, "a")
+    log.jobs("cancelled", ["a", *facts])
+
+
+def discarded(log: MemoryWriter, scope: str, cap: int) -> None:
+    log.queue_event("cap_changed", "tenant", None, "2", 1)
+    log.jobs("discarded", ["a", "send", "2+tenant=acme", scope, cap])
+
+
 CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     "promoted in time": (lambda log: promoted(log, 0), None),
     "promoted early": (lambda log: promoted(log, 7), "is ready 7 ms before it is due"),
@@ -258,7 +287,75 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     ),
     "claimed after a pause": (lambda log: paused(log, "paused", "resumed"), None),
     "claimed in a pause": (lambda log: paused(log, "paused"), "while the queue is paused"),
+    "other attempts": (
+        lambda log: log.jobs(
+            "enqueued", waiting("a", None, SPEC.replace("{", '{"attempts":5,', 1))
+        ),
+        "its JSON allows 5 attempts, and it says 3",
+    ),
+    "the lane of its priority": (lambda log: enqueue(log, "a", lane="2+tenant=acme"), None),
+    "the lane of another priority": (
+        lambda log: enqueue(log, "a", lane="0+tenant=acme"),
+        "is of priority normal, and in lane 0+tenant=acme",
+    ),
+    "cancelled before its claim": (
+        lambda log: cancelled(log, []),
+        None,
+    ),
+    "cancelled with a claim that never was": (
+        lambda log: cancelled(log, ["7-1"]),
+        "ends claim 7-1 of a job that was ready",
+    ),
+    "discarded": (lambda log: discarded(log, "tenant=acme", 2), None),
+    "discarded under another cap": (
+        lambda log: discarded(log, "tenant=acme", 1),
+        "finds tenant=acme ≤ 1 full, stored is 2",
+    ),
+    "discarded for what is not its scope": (
+        lambda log: discarded(log, "tenant=wayne", 2),
+        "is no scope of lane 2+tenant=acme",
+    ),
     "one entry": (two_of_an_entry, None),
+    "a field too many": (
+        lambda log: told_of(log, "succeeded", error="none"),
+        "says error, which is no field of such an event",
+    ),
+    "a field of a claim too many": (
+        lambda log: told_of(log, "claimed", reason="asked for"),
+        "says reason, which is no field",
+    ),
+    "a field too few": (
+        lambda log: told_of(log, "enqueued", max_attempts=None),
+        "does not say max_attempts",
+    ),
+    "a field twice": (
+        lambda log: told_of(log, "succeeded", detail=lambda was: f'{{"fence":"7-1",{was[1:]}'),
+        "not as the mirror writes it",
+    ),
+    "blanks in its JSON": (
+        lambda log: told_of(log, "succeeded", detail=lambda was: was.replace(":", ": ")),
+        "not as the mirror writes it",
+    ),
+    "the task of another": (
+        lambda log: told_of(log, "succeeded", task="pay"),
+        "is said to be of task pay, and the job's is send",
+    ),
+    "claimed for another task": (
+        lambda log: told_of(log, "claimed", task="pay"),
+        "is said to be of task pay, and the job's is send",
+    ),
+    "the end of another claim": (
+        lambda log: told_of(log, "succeeded", claim=7),
+        "is said to be of claim 7, in force is 1",
+    ),
+    "enqueued with a claim": (
+        lambda log: told_of(log, "enqueued", claim=7),
+        "is said to be of claim 7, and it says None",
+    ),
+    "a setting of a job": (
+        lambda log: told_of(log, "policy_changed", job_id="a"),
+        "is about the queue, and names job a",
+    ),
     "two times in an entry": (lambda log: two_of_an_entry(log, at_ms=7), "in one entry with"),
     "two actors in an entry": (lambda log: two_of_an_entry(log, worker="x"), "in one entry with"),
 }
@@ -487,7 +584,8 @@ def end_remembered(log: MemoryWriter, end: str) -> None:
         log.jobs("pruned", ["a"])
     else:
         log.jobs("retried", ["a", fence, None, 1, None])
-        log.jobs(end, ["a", None] if end == "cancelled" else ["a"])
+        facts = {"cancelled": [None], "removed": ["succeeded"]}.get(end, [])
+        log.jobs(end, ["a", *facts])
 
 
 ENDS = ("succeeded", "pruned", "cancelled", "removed")
@@ -791,7 +889,7 @@ def test_spent_rates_are_forgotten_when_they_have_run_out(log: MemoryWriter) -> 
         ([("requeued", "a", 1)], "I6", "running -requeued-> is not a transition"),
         ([("pruned", "a")], "I6", "running -pruned-> is not a transition"),
         ([("promoted", "b", 1)], "I6", "happens to a job that is not alive"),
-        ([("enqueued", "a", 1, None, "send", "normal", 3, 3)], "I6", "running -enqueued->"),
+        ([("enqueued", "a", 1, None, "send", "normal", 3, 3, "d")], "I6", "running -enqueued->"),
         ([("discarded", "a", "send", None, "tenant=acme", 1)], "I6", "running -discarded->"),
         ([("rolled_back", "a", "F"), ("claimed", "a", 3)], "I4", "is claim 3, the one before"),
         ([("retried", "a", "F", None, 2)], "I4", "is failure 2, the one before was 0"),
@@ -950,7 +1048,8 @@ def test_failures_are_at_most_max_attempts(log: MemoryWriter) -> None:
 def test_a_refused_settlement_ends_nothing(log: MemoryWriter) -> None:
     enqueue(log, "a")
     fence = log.jobs("claimed", ["a", 1])
-    log.jobs("settlement_refused", ["a", "7-1", "complete", "stale"], ["ghost", "7-1", "fail"])
+    refused = ["7-1", "complete", "stale"]
+    log.jobs("settlement_refused", ["a", *refused], ["ghost", *refused])
     log.jobs("succeeded", ["a", fence])
 
     assert replay(log).violations == []

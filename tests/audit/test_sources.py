@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from rq_core.model.job import NewJob, profile
 from sql_audit.errors import SourceDiffers
 from sql_audit.mirror import service
 from sql_audit.mirror.source import Outbox
-from sql_audit.mirror.turn import Mirror
+from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit, command
@@ -251,6 +253,24 @@ def test_of_two_servers_whose_mirrors_start_together_one_is_refused(
     assert isinstance(failed[loser], SourceDiffers)
     assert both[loser].contents() == before[loser]
     assert both[0].states() == {"ba"[loser]: "ready"}
+
+
+@pytest.mark.timeout(30)
+def test_a_mirror_that_takes_a_queue_does_not_wait_for_a_writer_of_the_sqlite_file(
+    client: Client, sqlite_url: str
+) -> None:
+    """The writer may be a mirror whose Redis does not answer: to wait for it would hold up the other queues, too."""
+    migrate.ensure(database := Database(sqlite_url))
+    source = Source(client, "mail", sqlite_url, database)
+    source.add("a")
+    mirror = Mirror(Outbox(client), database, "mail")
+
+    with contextlib.closing(database):
+        with Database(sqlite_url).writing():
+            while_written = mirror.turn().outcome
+        afterwards = mirror.turn().outcome
+
+    assert (while_written, afterwards) == (Outcome.HELD, Outcome.MIRRORED)
 
 
 def test_a_running_mirror_lets_go_when_the_queues_are_adopted_elsewhere(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scripts.measure.once import sqlite_crowd
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.database import CHECKPOINT_PAGES, Database
 from tests.kit import auditlog
-from tests.rigs import sqlite_crowd
 
 FULL = 2
 

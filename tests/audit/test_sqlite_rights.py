@@ -19,6 +19,7 @@ from sql_audit.store import sqlite_rights
 from tests.kit import crew
 from tests.kit.processes import ROOT, Child
 from tests.kit.wait import wait_until
+from tests.kit.witness import WITNESS
 
 BOUND = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 """What runs a command without root's right to write any file."""
@@ -113,7 +114,7 @@ def test_workers_go_on_while_their_mirror_may_not_write(
             with Child(
                 [*BOUND, sys.executable, "-m", "rq_core.cli", *words],
                 tmp_path / "worker.log",
-                {crew.WITNESS: str(witness.path)},
+                {WITNESS: str(witness.path)},
             ) as process:
                 process.wait_said(says)
                 crew.coroutine.enqueue(1)

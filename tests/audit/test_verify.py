@@ -20,6 +20,7 @@ from sql_audit.store.chain import Link, found_digest, genesis, rows_digest
 from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
 from sql_audit.store.tables import EVENT_COLUMNS
+from sql_audit.store.text import to_json
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.command import audit
@@ -170,7 +171,7 @@ def lowered_cap(log: Log) -> Row:
     """A claim carries a lower cap than there were holders."""
     row = next(r for r in log.events("claimed") if any(s[0] == "queue" for s in scopes(r)))
     changed = [[s, 0 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
-    log.change(row, detail=json.dumps({"scopes": changed}))
+    log.change(row, detail=to_json({"scopes": changed}))
     return row
 
 
@@ -183,7 +184,7 @@ def raised_cap(log: Log) -> Row:
     """A claim carries a higher cap than was stored, so that one too many seems allowed."""
     row = log.events("claimed")[-1]
     changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
-    log.change(row, detail=json.dumps({"scopes": changed}))
+    log.change(row, detail=to_json({"scopes": changed}))
     return row
 
 
@@ -193,7 +194,8 @@ def missing_end(log: Log) -> Row:
     for end in log.events("rolled_back") + log.events("lease_expired"):
         again = [r for r in claimed if r["job_id"] == end["job_id"] and r["seq"] > end["seq"]]
         if again:
-            log.change(end, type="settlement_refused", worker="w-9")
+            refused = to_json({"fence": detail(end)["fence"], "outcome": "fail", "reason": "stale"})
+            log.change(end, type="settlement_refused", worker="w-9", claim=None, detail=refused)
             return again[0]
     raise AssertionError("no job was claimed twice")
 
@@ -256,7 +258,7 @@ def skipped_claim(log: Log) -> Row:
 
 def too_many_failures(log: Log) -> Row:
     row = log.events("retried")[0]
-    log.change(row, detail=json.dumps({**detail(row), "failures": 3}))
+    log.change(row, detail=to_json({**detail(row), "failures": 3}))
     return row
 
 
@@ -271,13 +273,13 @@ def earlier_claim(log: Log) -> Row:
     """A claim is made to look earlier than its rate allowed: the rate is said to be slower."""
     row = log.events("claimed")[-1]
     changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
-    log.change(row, detail=json.dumps({"scopes": changed}))
+    log.change(row, detail=to_json({"scopes": changed}))
     return row
 
 
 def unversioned_change(log: Log) -> Row:
     row = log.events("cap_changed")[-1]
-    log.change(row, detail=json.dumps({**detail(row), "version": 77}))
+    log.change(row, detail=to_json({**detail(row), "version": 77}))
     return row
 
 
@@ -546,13 +548,13 @@ def test_orphans_are_counted_and_not_part_of_what_went_on(
 ) -> None:
     known = f"{writer.epoch}-{writer.seq}"
     forgotten = [
-        writer.jobs("enqueued", ["lost", 1, None, "send", "normal", 3, 3]),
+        writer.jobs("enqueued", ["lost", 1, None, "send", "normal", 3, 3, "d"]),
         writer.jobs("claimed", ["lost", 1]),
     ]
     auditlog.drain(mirror)
     writer.source.redis.xdel(writer.keys("outbox"), *forgotten)
     writer.begin(writer.epoch + 1000, "replid_changed", known)
-    writer.jobs("enqueued", ["lost", 1, None, "send", "normal", 3, 3])
+    writer.jobs("enqueued", ["lost", 1, None, "send", "normal", 3, 3, "d"])
     auditlog.drain(mirror)
 
     result = verify(database)

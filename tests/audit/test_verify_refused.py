@@ -23,14 +23,23 @@ def database(postgres_url: str) -> Iterator[Database]:
     database.close()
 
 
+NO_SPACE = (
+    "ALTER TABLE job_attempt RENAME TO attempts; CREATE FUNCTION no_space() RETURNS SETOF attempts LANGUAGE plpgsql AS "
+    "$$ BEGIN RAISE 'could not write to file: No space left on device' USING ERRCODE = 'disk_full'; END $$; "
+    "CREATE VIEW job_attempt AS SELECT * FROM no_space(); COMMIT"
+)
+"""What a query says whose sort does not fit on the disk."""
+
+
 @pytest.mark.parametrize(
     ("trouble", "says"),
     [
         ("LOCK TABLE job_attempt", "canceling statement due to statement timeout"),
         ("ALTER TABLE job_attempt RENAME COLUMN task TO work; COMMIT", "task"),
         ("ALTER TABLE job_attempt RENAME TO attempts; COMMIT", "job_attempt"),
+        (NO_SPACE, "No space left on device"),
     ],
-    ids=["statement timeout", "missing column", "missing table"],
+    ids=["statement timeout", "missing column", "missing table", "full disk"],
 )
 def test_a_query_that_postgres_refuses_proves_no_violation(
     database: Database,

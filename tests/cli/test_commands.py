@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from rq_core import App, RetryPolicy
 from rq_core.cli.change import parse_assignment
 from rq_core.cli.options import actor
-from rq_core.cli.text import ago, span, utc
 from rq_core.connections.client import Client
 from rq_core.embedded.server import ServerStatus
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import NAME_PATTERN, queue_keys
+from rq_core.model.machine import LEFT_OPEN
 from rq_core.model.text import printable
 from rq_core.protocol import claims
+from rq_core.views.text import ago, span, utc
 from tests.cli.conftest import CommandLine
 from tests.kit.servers import RedisServer
 from tests.kit.snapshots import lines_of
@@ -39,6 +41,31 @@ def test_enqueue_prints_the_id_of_a_job_that_is_there(cli: CommandLine, client: 
     assert found.state == "ready"
     spec = json.loads(found.spec or "")
     assert (spec["task"], spec["args"]) == ("send", {"to": "ä@b.c", "n": 1})
+
+
+def test_a_job_gets_the_options_that_workers_registered_for_its_task(
+    cli: CommandLine, client: Client
+) -> None:
+    """A task with one attempt ran three times when its job came from the command line."""
+    with App(cli.url) as app:
+
+        @app.task(queue="bn", retry=RetryPolicy(max_attempts=1), priority="high", max_losses=7)
+        def pay() -> None: ...
+
+        app.apply_settings()
+
+    job_ids = cli.ok("enqueue", "bn", "pay").strip(), cli.ok("enqueue", "bn", "odd").strip()
+
+    known, unknown = (client.run(client.calls.reads.job(each)) for each in job_ids)
+    assert known is not None
+    assert unknown is not None
+    assert known.fields["priority"] == "high"
+    events = client.run(client.calls.audit.read_outbox("bn", "-", 100))
+    told = [json.loads(fields["jobs"])[0] for _, fields in events if fields["type"] == "enqueued"]
+    assert [each[3:7] for each in told] == [
+        ["pay", "high", 1, 7],
+        ["odd", "normal", LEFT_OPEN, LEFT_OPEN],
+    ]
 
 
 def test_enqueue_options_reach_the_job(cli: CommandLine) -> None:
@@ -337,7 +364,7 @@ def test_a_requeued_job_shows_no_error_of_its_former_life(cli: CommandLine, kill
 def test_dead_jobs_are_read_page_by_page(
     cli: CommandLine, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rq_core.protocol.reads.PAGE", 2)
+    monkeypatch.setattr("rq_core.protocol.job_reads.PAGE", 2)
     kill("mail", *(f"d{n}" for n in range(5)))
 
     assert [job["id"] for job in cli.json("dead", "mail")] == ["d4", "d3", "d2", "d1", "d0"]

@@ -249,6 +249,22 @@ def test_a_job_that_cannot_be_read_hides_no_other(
             assert ("the state of job bad reads" in done.stderr) is damaged
 
 
+def test_a_cut_list_of_names_says_so_though_a_job_in_it_cannot_be_read(
+    cli: CommandLine, control: redis.Redis, client: Client
+) -> None:
+    """Nothing said that there are more names."""
+    for job_id in ("a", "b"):
+        ties = ties_of(unique="keep")
+        job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties, name=f"send/{job_id}")
+        client.run(client.calls.enqueue.many([job]))
+    control.hset("rqc:{mail}:state", "a", "dying task=send")
+
+    done = cli("unique", "mail", "--limit", "1")
+
+    assert (done.exit_code, "1 of them; --limit shows more" in done.stdout) == (1, True)
+    assert "the state of job a reads 'dying task=send'" in done.stderr
+
+
 def test_a_dead_job_that_cannot_be_read_hides_no_other(
     cli: CommandLine, control: redis.Redis, kill: Callable[..., None]
 ) -> None:

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from rq_core.cli.root import root
-from rq_core.cli.text import one_line
+from rq_core.views.text import one_line
 from tests.cli.conftest import CommandLine
 
 EVERY_VERB = [
@@ -340,7 +340,7 @@ def test_an_interrupted_command_is_quiet_and_exits_with_130(
     def interrupt(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("rq_core.cli.inspect.connect", interrupt)
+    monkeypatch.setattr("rq_core.cli.lists.connect", interrupt)
 
     result = cli("queues")
 

@@ -9,7 +9,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.machine import Priority
-from rq_core.protocol import claims, listing, presence
+from rq_core.protocol import claims, job_reads, presence
 from rq_core.protocol.presence import Presence
 from tests.cli.conftest import CommandLine
 
@@ -129,9 +129,9 @@ def test_no_command_grows_with_the_queue(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, asked: list[list[Any]]
 ) -> None:
     """A filter that fits nothing reads on, in pages, and stops after so many jobs."""
-    monkeypatch.setattr(listing, "PAGE", 50)
-    monkeypatch.setattr(listing, "MEMBERS_MAX", 120)
-    monkeypatch.setattr("rq_core.cli.jobs.MEMBERS_MAX", 120)
+    monkeypatch.setattr(job_reads, "PAGE", 50)
+    monkeypatch.setattr(job_reads, "MEMBERS_MAX", 120)
+    monkeypatch.setattr("rq_core.views.jobs.MEMBERS_MAX", 120)
     enqueue(client, *(f"j{n}" for n in range(200)))
     asked.clear()
 
@@ -146,7 +146,7 @@ def test_no_command_grows_with_the_queue(
 def test_a_job_that_moves_while_it_is_read_is_listed_once(client: Client) -> None:
     """It is read where it waits, and runs by then: it is among the running ones, or missing, and never twice."""
     enqueue(client, "a", "b")
-    plan = client.calls.listing.jobs("mail", states=["running", "ready"])  # type: ignore[list-item]
+    plan = client.calls.reads.jobs("mail", states=["running", "ready"])  # type: ignore[list-item]
     step = next(plan)
     moved = False
     try:

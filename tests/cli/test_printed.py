@@ -165,7 +165,7 @@ def test_hostile_text_neither_steers_a_terminal_nor_forges_a_line(
     monkeypatch.setenv("RQ_CORE_REDIS_URL", redis_url)
     monkeypatch.setenv("RQ_CORE_AUDIT_URL", audit_url)
 
-    result = CliRunner().invoke(root, [*name.split(), *CALLS[name]])
+    result = CliRunner().invoke(root, [*name.split(), *CALLS[name]], color=True)
 
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Usage" not in result.output
@@ -181,7 +181,9 @@ def assert_harmless(output: str) -> None:
         assert len(line) <= LINE_MAX, line[:200]
 
 
-OTHER_ARGUMENTS = {"unique": [["mail", HOSTILE], ["mail", "free", HOSTILE]]}
+FREE = HOSTILE[:200]
+"""The name of no job: an answer without rows repeats it."""
+OTHER_ARGUMENTS = {"unique": [["mail", HOSTILE], ["mail", FREE], ["mail", "free", HOSTILE]]}
 ENDLESS = {"--port", "--audit"}
 """Options with which a command would serve, or make files."""
 DESTROYING = {"audit run", "audit off", "audit fork", "queue delete"}
@@ -216,10 +218,27 @@ def test_what_a_command_is_given_is_printed_as_text_too(
     monkeypatch.setenv("RQ_CORE_AUDIT_URL", audit_url)
     for name in [*(CALLS.keys() - DESTROYING), "health", "acl", "audit grants", "server status"]:
         for words in hostile_calls(name):
-            result = CliRunner().invoke(root, [*name.split(), *words])
+            # With colours, since click takes some escapes out of what is piped.
+            result = CliRunner().invoke(root, [*name.split(), *words], color=True)
 
             assert result.exception is None or isinstance(result.exception, SystemExit), words
             assert_harmless(result.output)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["unique", "mail", FREE], ["jobs", "mail", "--task", FREE], ["health", "-q", FREE]],
+    ids=lambda words: words[0],
+)
+def test_an_answer_without_rows_repeats_what_was_asked_for_as_text(
+    words: list[str], planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RQ_CORE_REDIS_URL", planted[0])
+
+    result = CliRunner().invoke(root, words, color=True)
+
+    assert "\\x1b[2J" in result.output
+    assert_harmless(result.output)
 
 
 def test_a_log_without_tables_is_told_in_one_line_where_a_result_is_asked_for(

@@ -8,6 +8,7 @@ import pytest
 
 from rq_core import App
 from tests.kit import processes
+from tests.kit.witness import WITNESS, Witness
 
 QUEUES = ("first", "second")
 
@@ -22,15 +23,15 @@ def jobs(valkey_url: str) -> str:
 
 
 def test_a_worker_serves_all_queues_that_are_given(jobs: str, tmp_path: Path) -> None:
-    witness, log = tmp_path / "witness", tmp_path / "log"
+    witness, log = Witness(tmp_path / "witness"), tmp_path / "log"
     words = ("rq_core.cli", "worker", "tests.rigs.shards:app", "-q", "first", "-q", "second=2")
-    variables = {"RQ_CORE_SHARDS_WITNESS": str(witness)}
+    variables = {WITNESS: str(witness.path)}
     with processes.python(
         *words, "--burst", "--force", "--redis", jobs, log=log, variables=variables
     ) as worker:
         worker.finish(30)
 
-    assert {line.split(" ")[0] for line in witness.read_text().splitlines()} == set(QUEUES)
+    assert {line["queue"] for line in witness.lines()} == set(QUEUES)
 
 
 def test_verify_looks_at_all_queues_that_are_given(jobs: str, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def frame(client: Client, at: float = 0.0, ended: int | None = None) -> Frame:
     log = None
     if ended is not None:
         log = LogOverview((), (EndedClaims("mail", "send", "succeeded", ended, 0, 0),))
-    return Frame(client.run(client.calls.overview.all()), log, at)
+    return Frame(client.run(client.calls.reads.overview()), log, at)
 
 
 def test_once_shows_the_queues_and_what_is_wrong(cli: CommandLine, client: Client) -> None:

@@ -1,6 +1,6 @@
 """A node of a cluster is frozen, or cut off from the others, under load: the queues of other shards do not notice.
 
-The long form: scripts/prove/outages --kind frozen_node|bus_partition.
+The long form: scripts/prove/live outages --kind frozen_node|bus_partition.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ def test_a_line_that_is_too_long_is_refused_by_its_length_and_comes_back_from_th
     calls = scene.client.calls
     with pytest.raises(QueueDamaged, match=rf"job a has {len(line):,} bytes") as refused:
         scene.client.run(calls.reads.job("a", [QUEUE]))
-    listed = scene.client.run(calls.listing.jobs(QUEUE, states=[State.READY]))
+    listed = scene.client.run(calls.reads.jobs(QUEUE, states=[State.READY]))
     assert listed.damaged == (str(refused.value),)
     assert len(str(refused.value)) < 300
     assert scene.client.run(read_lines(calls.delivery, queue_keys(QUEUE), ["a"])) == [

@@ -9,7 +9,6 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -17,15 +16,16 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from pydantic import BaseModel, model_validator
 
 from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, Snooze, current_job
+from tests.kit import witness
 from tests.kit.processes import Child, worker
 from tests.kit.wait import wait_until, wait_until_async
+from tests.kit.witness import WITNESS, note
 
-WITNESS = "RQ_CORE_TEST_WITNESS"
 LEASE = 1.0
 
 app = App()
@@ -33,38 +33,25 @@ app.queue("crew", lease=LEASE)
 quick = RetryPolicy(max_attempts=3, backoff="fixed", base=0.01, jitter=False)
 
 
-def witness(what: str, **facts: Any) -> None:
-    """Append one line to the witness file."""
-    job = current_job()
-    line = json.dumps(
-        {"what": what, "job": job.id, "claim": job.claim, "pid": os.getpid(), **facts}
-    )
-    handle = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(handle, line.encode() + b"\n")
-    finally:
-        os.close(handle)
-
-
 @app.task(queue="crew", retry=quick)
 async def coroutine(n: int = 0) -> None:
-    witness("coroutine", n=n)
+    note("coroutine", n=n)
 
 
 @app.task(queue="crew", retry=quick)
 def function(n: int = 0) -> None:
-    witness("function", n=n)
+    note("function", n=n)
 
 
 @app.task(queue="crew", retry=quick)
 def failing(message: str = "no") -> None:
-    witness("failing")
+    note("failing")
     raise ValueError(message)
 
 
 @app.task(queue="crew", retry=quick)
 def fails_once() -> None:
-    witness("fails_once")
+    note("fails_once")
     if current_job().failures == 0:
         raise ValueError("the first time")
 
@@ -75,7 +62,7 @@ def gives_up() -> None:
 
 
 def _snooze() -> None:
-    witness("snoozes")
+    note("snoozes")
     if current_job().claim < 6:
         raise Snooze(0.01)
 
@@ -98,7 +85,7 @@ def snoozes_apart() -> None:
 
 @app.task(queue="crew", retry=quick)
 def later() -> None:
-    witness("later")
+    note("later")
     if current_job().failures == 0:
         raise RetryLater(after=0.02)
 
@@ -106,26 +93,26 @@ def later() -> None:
 @app.task(queue="crew", retry=quick)
 async def sleeping(seconds: float) -> None:
     """On the loop; can be cancelled."""
-    witness("begin")
+    note("begin")
     await asyncio.sleep(seconds)
-    witness("end")
+    note("end")
 
 
 @app.task(queue="crew", retry=quick)
 async def tidying(seconds: float) -> None:
     """On the loop; takes its time to clean up when it is cancelled."""
-    witness("begin")
+    note("begin")
     try:
         await asyncio.sleep(60)
     finally:
         await asyncio.sleep(seconds)
-        witness("tidied")
+        note("tidied")
 
 
 @app.task(queue="crew", retry=quick)
 async def stubborn() -> None:
     """On the loop; does not let itself be cancelled."""
-    witness("begin")
+    note("begin")
     while True:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
@@ -134,37 +121,37 @@ async def stubborn() -> None:
 @app.task(queue="crew", retry=quick)
 def dozing(seconds: float) -> None:
     """In a thread; looks whether it should stop."""
-    witness("begin")
+    note("begin")
     job = current_job()
     job.wait_cancelled(seconds)
     job.raise_if_cancelled()
-    witness("end")
+    note("end")
 
 
 @app.task(queue="crew", retry=quick)
 def deaf(seconds: float) -> None:
     """In a thread; looks at nothing."""
-    witness("begin")
+    note("begin")
     time.sleep(seconds)
-    witness("end")
+    note("end")
 
 
 @app.task(queue="crew", retry=quick)
 async def gated() -> None:
     """On the loop; ends when the test says so."""
-    witness("begin")
+    note("begin")
     gate = _gate(os.environ[WITNESS], current_job().claim)
     await wait_until_async(gate.exists, "the test says so", timeout=60)
-    witness("end")
+    note("end")
 
 
 @app.task(queue="crew", retry=quick)
 def gated_in_thread() -> None:
     """In a thread; looks at nothing but whether the test says that it ends."""
-    witness("begin")
+    note("begin")
     gate = _gate(os.environ[WITNESS], current_job().claim)
     wait_until(gate.exists, "the test says so", timeout=60)
-    witness("end")
+    note("end")
 
 
 def _gate(path: str | Path, claim: int) -> Path:
@@ -174,45 +161,45 @@ def _gate(path: str | Path, claim: int) -> Path:
 @app.task(queue="crew", retry=quick)
 def stopping() -> None:
     """Stops its process the first time that it runs; ends when somebody lets the process go on."""
-    witness("begin")
+    note("begin")
     if current_job().claim == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    witness("end")
+    note("end")
 
 
 @app.task(queue="crew", retry=quick, timeout=0.2)
 async def leaving(seconds: float) -> None:
     """Leaves a thread behind at its timeout."""
-    witness("begin")
+    note("begin")
     await asyncio.to_thread(time.sleep, seconds)
 
 
 @app.task(queue="crew", retry=quick)
 async def clinging(seconds: int) -> None:
     """Lets its process hold the GIL when it ends, in C, so that it cannot end itself."""
-    witness("begin")
+    note("begin")
     atexit.register(ctypes.PyDLL(None).sleep, seconds)
 
 
 @app.task(queue="crew", retry=quick)
 async def hogging(seconds: float) -> None:
     """Blocks the event loop."""
-    witness("begin")
+    note("begin")
     time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
-    witness("end")
+    note("end")
 
 
 @app.task(queue="crew", retry=quick)
 def gripping(seconds: int) -> None:
     """Holds the GIL, in C."""
-    witness("begin")
+    note("begin")
     ctypes.PyDLL(None).sleep(seconds)
-    witness("end")
+    note("end")
 
 
 def mourn(job: DeadJob) -> None:
     """The hook of what dies."""
-    witness("mourned", dead=job.id, facts=asdict(job))
+    note("mourned", dead=job.id, facts=asdict(job))
 
 
 async def mourn_async(job: DeadJob) -> None:
@@ -258,7 +245,7 @@ class Count(BaseModel):
 
 @app.task(queue="crew", retry=quick)
 async def counting(count: Count) -> None:
-    witness("counting", n=count.n)
+    note("counting", n=count.n)
 
 
 _RAISED: dict[str, type[BaseException]] = {
@@ -284,7 +271,7 @@ def raising_in_thread(name: str) -> None:
 @app.task(queue="crew", retry=quick)
 def exiting(status: int) -> None:
     """Ends its process at once."""
-    witness("exiting")
+    note("exiting")
     if current_job().claim == 1:
         os._exit(status)
 
@@ -292,27 +279,27 @@ def exiting(status: int) -> None:
 @app.task(queue="crew", retry=quick)
 async def poison() -> None:
     """Takes its worker down."""
-    witness("poison")
+    note("poison")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(queue="crew", retry=quick, isolation="process")
 def apart(n: int = 0) -> None:
     """In a process of its own."""
-    witness("apart", n=n, mine=os.getpid())
+    note("apart", n=n, mine=os.getpid())
 
 
 @app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
 def apart_hanging() -> None:
     """Holds the GIL of its process, in C, for ever."""
-    witness("begin")
+    note("begin")
     ctypes.PyDLL(None).sleep(3600)
 
 
 @app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
 def apart_starting(crashes: bool) -> None:
     """Starts a program, then hangs or crashes."""
-    witness("begin", started=subprocess.Popen(["sleep", "3600"]).pid)  # noqa: S607
+    note("begin", started=subprocess.Popen(["sleep", "3600"]).pid)  # noqa: S607
     if crashes:
         ctypes.string_at(0)
     time.sleep(3600)
@@ -321,33 +308,33 @@ def apart_starting(crashes: bool) -> None:
 @app.task(queue="crew", retry=quick, isolation="process")
 def apart_crashing() -> None:
     """Crashes in native code."""
-    witness("begin")
+    note("begin")
     ctypes.string_at(0)
 
 
 @app.task(queue="crew", retry=quick, isolation="process", max_memory=256 * 1024 * 1024)
 def apart_greedy() -> None:
-    witness("begin")
+    note("begin")
     bytearray(1024 * 1024 * 1024)
 
 
 @app.task(queue="crew", retry=quick, isolation="process")
 async def apart_sleeping(seconds: float) -> None:
     """Can be cancelled, and says so."""
-    witness("begin")
+    note("begin")
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
-        witness("cancelled")
+        note("cancelled")
         raise
-    witness("end")
+    note("end")
 
 
 @app.task(queue="crew", retry=quick, isolation="process")
 def apart_deaf(seconds: float) -> None:
-    witness("begin")
+    note("begin")
     time.sleep(seconds)
-    witness("end")
+    note("end")
 
 
 @app.task(
@@ -356,7 +343,7 @@ def apart_deaf(seconds: float) -> None:
     retry=RetryPolicy(max_attempts=5, base=0.01, jitter=False, give_up_on=KeyError),
 )
 def apart_raising(kind: str) -> None:
-    witness("raising", failures=current_job().failures)
+    note("raising", failures=current_job().failures)
     if kind == "give_up":
         raise GiveUp("no use")
     raise KeyError(kind) if kind == "key" else ValueError(kind)
@@ -385,17 +372,8 @@ def retried_unsurely_apart(message: str) -> None:
     raise ValueError(message)
 
 
-class Witness:
+class Witness(witness.Witness):
     """What the tasks wrote."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def lines(self, what: str | None = None) -> list[dict[str, Any]]:
-        if not self.path.exists():
-            return []
-        found = [json.loads(line) for line in self.path.read_text().splitlines()]
-        return [line for line in found if what is None or line["what"] == what]
 
     def let_end(self, claim: int = 1) -> None:
         """Open the gate that the gated tasks wait for in this claim of theirs."""

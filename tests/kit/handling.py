@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from rq_core import App, Depends, JobContext, RetryPolicy, current_job
-from tests.kit.crew import LEASE, WITNESS
+from tests.kit.crew import LEASE
+from tests.kit.witness import write
 
 app = App()
 app.queue("crew", lease=LEASE)
 QUICK: Final = RetryPolicy(max_attempts=3, backoff="fixed", base=0.01, jitter=False)
 
 
-def witness(what: str, **facts: Any) -> None:
-    """Append one line to the witness file."""
-    line = json.dumps({"what": what, "pid": os.getpid(), **facts})
-    handle = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(handle, line.encode() + b"\n")
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def witnessed(name: str) -> Iterator[None]:
     """Say when it is entered and left, with which error, and where the job stands then."""
     job = current_job()
-    witness("entered", name=name, claim=job.claim)
+    write("entered", name=name, claim=job.claim)
     error: str | None = None
     try:
         yield
@@ -43,20 +33,20 @@ def witnessed(name: str) -> Iterator[None]:
         raise
     finally:
         state = app.handle_by_id(job.queue, job.id).state()
-        witness("left", name=name, claim=job.claim, error=error, state=state)
+        write("left", name=name, claim=job.claim, error=error, state=state)
 
 
 def pool() -> Iterator[str]:
-    witness("opened")
+    write("opened")
     yield "pool"
-    witness("closed")
+    write("closed")
 
 
 async def async_pool() -> AsyncIterator[asyncio.AbstractEventLoop]:
-    witness("opened")
+    write("opened")
     yield asyncio.get_running_loop()
     await asyncio.sleep(0)
-    witness("closed")
+    write("closed")
 
 
 def session(pool: Annotated[str, Depends(pool, scope="process")]) -> Iterator[str]:
@@ -81,7 +71,7 @@ def around(_job: JobContext) -> Iterator[None]:
 
 
 def end(how: str) -> None:
-    witness("begin", how=how, claim=current_job().claim)
+    write("begin", how=how, claim=current_job().claim)
     if how == "fail":
         raise ValueError(how)
     if how == "kill" and current_job().claim == 1:
@@ -132,52 +122,52 @@ async def apart_forgetful(db: None = Depends(async_session)) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            witness("rest cancelled")
+            write("rest cancelled")
             raise
 
     running.append(asyncio.create_task(rest()))
     await asyncio.sleep(0)
-    witness("begin", left=len([task for task in running if not task.done()]))
+    write("begin", left=len([task for task in running if not task.done()]))
 
 
 running: list[asyncio.Task[None]] = []
 
 
 def hangs() -> Iterator[None]:
-    witness("entering")
+    write("entering")
     current_job().wait_cancelled(60)
     yield
 
 
 async def hangs_async() -> AsyncIterator[None]:
-    witness("entering")
+    write("entering")
     await asyncio.sleep(60)
     yield
 
 
 @app.task(queue="crew", retry=QUICK)
 async def slow_to_begin(a: None = Depends(async_session), b: None = Depends(hangs_async)) -> None:
-    witness("begin")
+    write("begin")
 
 
 @app.task(queue="crew", retry=QUICK)
 def slow_to_begin_in_thread(a: str = Depends(session), b: None = Depends(hangs)) -> None:
-    witness("begin")
+    write("begin")
 
 
 @app.task(queue="crew", retry=QUICK, name="headers")
 async def headers_on_loop() -> None:
-    witness("headers", found=dict(current_job().headers))
+    write("headers", found=dict(current_job().headers))
 
 
 @app.task(queue="crew", retry=QUICK, name="headers_in_thread")
 def headers_in_thread() -> None:
-    witness("headers", found=dict(current_job().headers))
+    write("headers", found=dict(current_job().headers))
 
 
 @app.task(queue="crew", retry=QUICK, isolation="process")
 def headers_apart() -> None:
-    witness("headers", found=dict(current_job().headers))
+    write("headers", found=dict(current_job().headers))
 
 
 theirs = logging.getLogger("theirs.below")

@@ -145,6 +145,11 @@ def python(*words: str, log: Path, variables: Mapping[str, str] | None = None) -
     return Child([sys.executable, "-m", *words], log, variables)
 
 
+def worker_words(app: str, queues: Sequence[str], url: str) -> list[str]:
+    """The words after ``python -m`` that start a worker."""
+    return ["rq_core.cli", "worker", app, "--queues", ",".join(queues), "--redis", url]
+
+
 def worker(
     app: str,
     queues: Sequence[str],
@@ -154,8 +159,7 @@ def worker(
     variables: Mapping[str, str] | None = None,
 ) -> Child:
     """``rq-core worker``; with ``--processes`` or ``--audit`` it is a supervisor."""
-    words = ("rq_core.cli", "worker", app, "--queues", ",".join(queues), "--redis", url)
-    return python(*words, *options, log=log, variables=variables)
+    return python(*worker_words(app, queues, url), *options, log=log, variables=variables)
 
 
 def mirror(redis_url: str, audit_url: str, *rest: str, log: Path) -> Child:

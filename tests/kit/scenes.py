@@ -37,7 +37,7 @@ class Scene:
         """The call, of this build of the script: of a function once it is loaded, or as EVAL."""
         # With the keys on demand: a queue that remembers ids touches all that others touch.
         tail = {place: unpack(value) for place, value in self.values.items()}
-        command = made.filled(made.head(seed.keys, whole=True), self.args, self.each, tail)
+        command = made.filled(made.head(seed.keys, made.on_demand), self.args, self.each, tail)
         if made.function:
             seed.control.execute_command(*made.loading)  # type: ignore[no-untyped-call]
             return command

@@ -12,7 +12,7 @@ from tests.kit.tally import Tally, calls_of
 from tests.rigs import budgets
 
 BLOCKED = 20_000
-"""Blocked jobs of the tests; `scripts/prove/caps-live flat` takes 100,000."""
+"""Blocked jobs of the tests; `scripts/measure/once/run cap-costs` takes 100,000."""
 
 
 JOINING = 4_000

@@ -237,6 +237,7 @@ KIND = [2, 0, "task=t", '"t","normal",5,3,"', ""]
         json.dumps([KIND[:4]]),
         *(json.dumps([[*KIND, due]]) for due in ("", "1795295032150", None, 0.5, 1e14)),
         json.dumps([[*KIND, 1_795_295_032_150, 0]]),
+        *(json.dumps([[*KIND, 0, {"keep": value}]]) for value in ("1", -1, 0.5, None, [])),
         json.dumps([KIND, KIND[:4]]),
     ],
 )  # fmt: skip

@@ -90,7 +90,7 @@ def test_no_byte_of_a_plain_queues_calls_comes_from_the_features_of_another(
 def test_a_plain_queues_call_is_its_keys_its_arguments_and_its_records(
     valkey_url: str, name: str
 ) -> None:
-    """What is expected is said by the header's Keys, Args and Each, and by nothing under With and Tail."""
+    """What is expected is said by the script's keys, Args and Each, and by no key on demand and no Tail."""
     with recorded(valkey_url) as (seed, wire):
         live(seed, wire, "first")
         calls = [call for call in live(seed, wire, "job") if script_of(call).name == name]
@@ -103,7 +103,7 @@ def test_a_plain_queues_call_is_its_keys_its_arguments_and_its_records(
         head = ["FCALL", made.function, len(made.keys), *map(keys, made.keys)]
         assert packed(call[:behind]) == packed(head)
         assert len(call) == behind + len(made.args) + count * len(made.each)
-        assert not {keys(key) for key in made.on_demand} & set(map(str, call))
+        assert not {keys(key) for key in set(made.all_keys) - {*made.keys}} & set(map(str, call))
         args = dict(zip(made.args, call[behind:], strict=False))
         assert args.get("worker", WORKER) == WORKER
         if name == "enqueue":

@@ -78,7 +78,7 @@ def test_a_dead_job_comes_back_dead_and_may_be_requeued(seed: Seed) -> None:
     seed.restore(seed.lost("dead", State.DEAD, reason="attempts", failures=3, claims=3))
 
     assert seed.claim().jobs == ()
-    assert [job.id for job in seed.client.run(seed.client.calls.reads.dead(seed.queue))[0]] == [
+    assert [job.id for job in seed.client.run(seed.client.calls.reads.dead(seed.queue)).jobs] == [
         "dead"
     ]
     assert seed.requeue("dead") == {"dead": "requeued"}

@@ -16,10 +16,11 @@ from tests.kit.crew import worker_process
 from tests.kit.processes import command_of, lives
 from tests.kit.servers import free_port
 from tests.kit.wait import wait_until
+from tests.kit.witness import WITNESS
 from tests.metrics.scrape import exposition, fell, get, parsed, total, value
 
 JOBS = int(os.environ.get("RQ_CORE_WITNESS_JOBS", "2000")) // 2
-"""Of each half: before processes are killed, and while they are. `scripts/prove/witness` has more."""
+"""Of each half: before processes are killed, and while they are. `scripts/prove/live witness` has more."""
 KILLS = max(1, JOBS // 1_000)
 SHARE = max(150, JOBS // 20)
 """Jobs after which a process is replaced."""
@@ -30,7 +31,7 @@ SETTLED, ENDED = "rqc_worker_settled_total", "rqc_claims_ended_total"
 @pytest.fixture
 def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> crew.Witness:
     path = tmp_path / "witness.jsonl"
-    monkeypatch.setenv(crew.WITNESS, str(path))
+    monkeypatch.setenv(WITNESS, str(path))
     return crew.Witness(path)
 
 

@@ -1,46 +1,36 @@
 """Outages of Redis under a working worker, one after another, and how soon it claims again.
 
-    python -m tests.rigs.outages --times 100 --seconds 2 --kind restart --kind failover
+    scripts/prove/live outages --times 100 --seconds 2 --kind restart --kind failover
 
 starts servers and a worker process for each kind, and says of each outage how long the worker took from Redis' return
-to its next claim, and whether the job that ran meanwhile was reported once. See scripts/prove/outages.
+to its next claim, and whether the job that ran meanwhile was reported once. See `scripts/prove/live outages --help`.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
-import json
-import os
 import random
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import click
-
-from rq_core import App, current_job
+from rq_core import App
 from rq_core.connections.client import Client
 from rq_core.model.events import decode
-from tests.kit.processes import ROOT, worker
 from tests.kit.proxy import Mode, Proxy
-from tests.kit.reaper import close_reaper
 from tests.kit.sentinels import QUORUM, SentinelGroup
 from tests.kit.servers import Engine, RedisServer, engines
 from tests.kit.wait import wait_until
-from tests.rigs import shards
+from tests.kit.witness import note, noted
 from tests.rigs.judge.times import percentile
+from tests.rigs.stage import DURABLE, WORKER, directory, served, workers
 
 QUEUE: Final = "outages"
-WITNESS: Final = "RQ_CORE_OUTAGES_WITNESS"
 AGAIN_MAX: Final = 10.0
 """Seconds from Redis' return within which the worker must claim again."""
 PATIENCE: Final = 60.0
@@ -49,23 +39,17 @@ app = App()
 app.queue(QUEUE, lease=15)
 
 
-def _note(what: str) -> None:
-    with Path(os.environ[WITNESS]).open("a") as out:
-        out.write(f"{what} {current_job().id} {time.monotonic():.3f}\n")
-
-
 @app.task(queue=QUEUE)
 def probe() -> None:
     """Shows that the worker claims."""
-    _note("probe")
+    note("probe")
 
 
 @app.task(queue=QUEUE)
 async def long(seconds: float) -> None:
     """Ends while Redis is away, or just after."""
-    _note("begin")
-    await asyncio.sleep(seconds)
-    _note("end")
+    with noted():
+        await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True)
@@ -87,50 +71,33 @@ class Stage:
 
     def __init__(self, place: Path, engine: Engine) -> None:
         self._place = place
-        self.witness = place / "witness"
-        self.log = place / "worker.log"
-        options = {"appendonly": "yes", "appendfsync": "always"}
-        self.server = RedisServer(engine, place, options)
+        self._engine = engine
 
     @contextlib.contextmanager
     def up(self, processes: int) -> Iterator[Client]:
+        options = ("--processes", str(processes), "--grace", "1")
+        app = "tests.rigs.outages:app"
         with (
             self._servers() as (worker_url, producer_url),
-            self._worker(worker_url, processes),
+            workers(self._place, app, [QUEUE], worker_url, *options) as self.crew,
             Client(producer_url) as client,
         ):
             yield client
+            self.crew.stop(WORKER)
 
     @contextlib.contextmanager
     def _servers(self) -> Iterator[tuple[str, str]]:
         """Start the servers. The URLs for the worker and for the producer."""
-        self.server.start()
-        try:
-            with Proxy(self.server.port) as self.proxy:
-                yield self.proxy.url, self.server.url
-        finally:
-            self.server.kill()
-
-    @contextlib.contextmanager
-    def _worker(self, url: str, processes: int) -> Iterator[None]:
-        options = ("--processes", str(processes), "--grace", "1")
-        seen = {WITNESS: str(self.witness)}
-        app = "tests.rigs.outages:app"
-        with worker(app, [QUEUE], url, *options, log=self.log, variables=seen) as process:
-            yield
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(30)
+        with (
+            served(self._engine, self._place, DURABLE) as self.server,
+            Proxy(self.server.port) as self.proxy,
+        ):
+            yield self.proxy.url, self.server.url
 
     def seen(self, what: str, job_id: str) -> float | None:
         """When a job wrote this, on the monotonic clock."""
-        if not self.witness.exists():
-            return None
-        for line in self.witness.read_text().splitlines():
-            kind, job, at = line.split(" ")
-            if (kind, job) == (what, job_id):
-                return float(at)
-        return None
+        lines = self.crew.witness.lines(what)
+        return next((line["at"] for line in lines if line["job"] == job_id), None)
 
     def perform(self, kind: str, seconds: float) -> None:
         """Take Redis away for so long; returns when it is back."""
@@ -230,20 +197,20 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
     """Let Redis be away for so long while a job runs, and see what comes of it."""
     job = long.job(seconds * 0.9)
     client.run(client.calls.enqueue.many([job]))
-    wait_until(lambda: stage.seen("begin", job.id), "the job runs", timeout=PATIENCE)
+    wait_until(lambda: stage.seen("start", job.id), "the job runs", timeout=PATIENCE)
     stage.perform(kind, seconds)
     back = time.monotonic()
     asked = probe.job()
     client.run(client.calls.enqueue.many([asked]))
     at = wait_until(
         lambda: stage.seen("probe", asked.id),
-        lambda: f"the worker claims after {kind}; its log: {stage.log.read_text()[-2_000:]}",
+        lambda: f"the worker claims after {kind}; its log: {stage.crew.end_of_log()}",
         timeout=PATIENCE,
     )
     ids = {job.id, asked.id}
     wait_until(
         lambda: not any(client.run(client.calls.reads.job(each, [QUEUE])) for each in ids),
-        lambda: f"both are reported after {kind}; the log: {stage.log.read_text()[-2_000:]}",
+        lambda: f"both are reported after {kind}; the log: {stage.crew.end_of_log()}",
         timeout=PATIENCE,
     )
     claims, ends = _tally(client, ids)
@@ -299,118 +266,42 @@ def problems(found: Sequence[Outage]) -> list[str]:
     return said
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What came of all outages of one kind."""
-
-    kind: str
-    attempted: int
-    again_p50_s: float
-    again_p99_s: float
-    again_max_s: float
-    lost: int
-    """Jobs that were acknowledged and did not end in success."""
-
-    def line(self) -> str:
-        times = (self.again_p50_s, self.again_p99_s, self.again_max_s)
-        shown = " ".join(f"{each:8.2f}" for each in times)
-        return f"{self.kind:10} {self.attempted:9} {shown} {self.lost:5}"
-
-
 HEAD: Final = f"{'outage':10} {'attempted':>9} {'p50 s':>8} {'p99 s':>8} {'max s':>8} {'lost':>5}"
 
 
-def summary(kind: str, found: Sequence[Outage]) -> Summary:
+def summary(kind: str, found: Sequence[Outage]) -> dict[str, Any]:
+    """What came of all outages of one kind. Lost are jobs that were acknowledged and did not end in success."""
     again = [each.again_s for each in found]
-    return Summary(
-        kind,
-        len(found),
-        percentile(again, 0.5),
-        percentile(again, 0.99),
-        max(again, default=0.0),
-        sum(2 - each.ends for each in found),
-    )
+    return {
+        "kind": kind,
+        "attempted": len(found),
+        "again_p50_s": percentile(again, 0.5),
+        "again_p99_s": percentile(again, 0.99),
+        "again_max_s": max(again, default=0.0),
+        "lost": sum(2 - each.ends for each in found),
+    }
 
 
-def _in_a_process(words: Sequence[str]) -> dict[str, Any]:
-    """Run the outages of one kind in a process of their own, with servers of their own."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.rigs.outages", *words, "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    lines = ran.stdout.splitlines()
-    if not lines:
-        return {"each": [], "problems": [f"{words[1]} ended with {ran.returncode}, see above"]}
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+def row(said: dict[str, Any]) -> str:
+    kind, attempted, *times, lost = said.values()
+    return f"{kind:10} {attempted:9} {' '.join(f'{each:8.2f}' for each in times)} {lost:5}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--times", type=int, default=20, help="of each kind")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length; up to 2: at most")
-    parser.add_argument(
-        "--kind", action="append", choices=[*KINDS, FAILOVER, *shards.KINDS], help="by default all"
-    )
-    parser.add_argument("--parallel", type=int, default=3, help="kinds at a time")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--json", action="store_true", dest="as_json")
-    given = parser.parse_args()
-    asked = list(dict.fromkeys(given.kind or [*KINDS, FAILOVER, *shards.KINDS]))
-    kinds = [kind for kind in asked if kind not in shards.KINDS]
-
-    def say(each: Outage | shards.Strike) -> None:
-        click.echo(each, err=True)
-
-    found: list[Outage] = []
+def every(
+    kinds: Sequence[str], parallel: int, **how: Any
+) -> tuple[dict[str, list[Outage]], list[str]]:
+    """Some outages of each kind, on servers of its own: see `run`. Returns also what fell short."""
     wrong: list[str] = []
-    if len(kinds) == 1:
-        with tempfile.TemporaryDirectory(prefix="rq-core-outages-") as name:
-            found = run(
-                Path(name),
-                kinds=kinds,
-                times=given.times,
-                seconds=given.seconds,
-                seed=given.seed,
-                processes=given.processes,
-                on_outage=say,
-            )
-        close_reaper()
-        wrong = problems(found)
-    elif kinds:
-        words = ["--times", str(given.times), "--seconds", str(given.seconds)]
-        words += ["--seed", str(given.seed), "--processes", str(given.processes)]
-        with ThreadPoolExecutor(given.parallel) as pool:
-            said = list(pool.map(_in_a_process, [["--kind", kind, *words] for kind in kinds]))
-        found = [Outage(**each) for one in said for each in one["each"]]
-        wrong = [problem for one in said for problem in one["problems"]]
-    strikes = shards.run(
-        [kind for kind in asked if kind in shards.KINDS],
-        times=given.times,
-        seconds=max(given.seconds, shards.SECONDS_MIN),
-        on_strike=say,
-    )
-    wrong += shards.problems(strikes)
-    by_kind = [summary(kind, [each for each in found if each.kind == kind]) for kind in kinds]
-    click.echo("\n".join([HEAD, *(each.line() for each in by_kind)]), err=given.as_json)
-    for problem in wrong:
-        click.echo(f"FELL SHORT: {problem}", err=True)
-    if given.as_json:
-        document = {
-            "seed": given.seed,
-            "seconds": given.seconds,
-            "kinds": [asdict(each) for each in by_kind],
-            "problems": wrong,
-            "each": [asdict(each) for each in found],
-            "strikes": [asdict(each) for each in strikes],
-        }
-        click.echo(json.dumps(document))
-    return 1 if wrong else 0
 
+    def of(kind: str) -> list[Outage]:
+        found: list[Outage] = []
+        try:
+            with directory() as place:
+                found = run(place, kinds=[kind], **how)
+        except AssertionError as error:
+            wrong.append(f"{kind}: {error}")
+        return found
 
-if __name__ == "__main__":
-    sys.exit(main())
+    with ThreadPoolExecutor(parallel) as pool:
+        by_kind = dict(zip(kinds, pool.map(of, kinds), strict=True))
+    return by_kind, wrong + [each for found in by_kind.values() for each in problems(found)]

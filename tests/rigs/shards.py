@@ -1,17 +1,15 @@
 """Parts of a cluster, or a primary under Sentinel, go away under load: how long who stands still, and what is lost.
 
-    python -m tests.rigs.outages --kind frozen_node --seconds 30 --times 3
+    scripts/prove/live outages --kind frozen_node --seconds 30 --times 3
 
 Producers enqueue into queues of all shards, one call after the other, and a worker process runs what they enqueue. The
-shard that is struck is that of the last queue; the others are spared. See scripts/prove/outages.
+shard that is struck is that of the last queue; the others are spared. See `scripts/prove/live outages --help`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -25,12 +23,12 @@ from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys
 from tests.kit.clusters import RedisCluster
-from tests.kit.processes import worker
 from tests.kit.sentinels import SERVICE, SentinelGroup
 from tests.kit.servers import Engine, RedisServer, engines
 from tests.kit.wait import wait_until
+from tests.kit.witness import Witness, note
+from tests.rigs.stage import directory, workers
 
-WITNESS: Final = "RQ_CORE_SHARDS_WITNESS"
 SPARED_PAUSE_MAX: Final = 2.0
 """Seconds that the queues of an undisturbed shard may go without a claim."""
 CALL_MAX: Final = 3.5
@@ -50,11 +48,8 @@ app = App()
 
 
 @app.task(queue="any", name="note")
-def note(queue: str, key: str) -> None:
-    line = f"{queue} {key} {time.monotonic():.3f}\n".encode()
-    witness = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(witness, line)
-    os.close(witness)
+def ran(queue: str, key: str) -> None:
+    note("ran", key=key)
 
 
 @dataclass(frozen=True)
@@ -137,28 +132,25 @@ class Load:
         return max(calls, default=0.0)
 
 
-class Witness:
-    """What the jobs have written."""
+class Runs:
+    """What the jobs have noted."""
 
-    def __init__(self, place: Path) -> None:
-        self.path = place
+    def __init__(self, witness: Witness) -> None:
+        self._witness = witness
 
-    def ran(self) -> list[tuple[str, str, float]]:
-        """Queue, key and moment of each run."""
-        if not self.path.exists():
-            return []
-        lines = self.path.read_text().splitlines()
-        return [(queue, key, float(at)) for queue, key, at in (line.split(" ") for line in lines)]
+    def of(self, queue: str) -> list[float]:
+        """The moments of the runs of a queue's jobs."""
+        return [line["at"] for line in self._witness.lines("ran") if line["queue"] == queue]
 
     def keys(self) -> Counter[str]:
         """How often each job ran."""
-        return Counter(key for _, key, _ in self.ran())
+        return Counter(line["key"] for line in self._witness.lines("ran"))
 
     def first_after(self, queue: str, moment: float) -> float | None:
-        return next((at for of, _, at in self.ran() if of == queue and at > moment), None)
+        return next((at for at in self.of(queue) if at > moment), None)
 
     def longest_pause(self, queue: str, since: float, until: float) -> float:
-        times = [at for of, _, at in self.ran() if of == queue and since < at < until]
+        times = [at for at in self.of(queue) if since < at < until]
         return max(b - a for a, b in itertools.pairwise([since, *times, until]))
 
 
@@ -268,18 +260,18 @@ KINDS: Final = (*CLUSTER_KINDS, *SENTINEL_KINDS)
 
 def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine) -> Strike:
     """Strike once under load, and say what came of it."""
-    load, witness = Load(stage.url), Witness(place / f"witness-{time.monotonic_ns()}")
+    load = Load(stage.url)
     *spared, struck = stage.queues
-    log = place / "worker.log"
-    seen = {WITNESS: str(witness.path)}
     options = ("--concurrency", "8", "--grace", "1", "--force")
-    run_by = worker(
-        "tests.rigs.shards:app", stage.queues, stage.url, *options, log=log, variables=seen
-    )
-    with run_by as process, load.producing(stage.queues):
+    app = "tests.rigs.shards:app"
+    with (
+        workers(place, app, stage.queues, stage.url, *options) as crew,
+        load.producing(stage.queues),
+    ):
+        runs = Runs(crew.witness)
         wait_until(
-            lambda: all(n > 20 for n in _runs(witness, stage.queues)),
-            lambda: f"jobs of all queues run: {process.end_of_log()}",
+            lambda: all(len(runs.of(queue)) > 20 for queue in stage.queues),
+            lambda: f"jobs of all queues run: {crew.end_of_log()}",
         )
         began = time.monotonic()
         writable = getattr(stage, kind)(seconds)
@@ -287,22 +279,22 @@ def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine)
             lambda: load.acked_after(struck, writable), "jobs are acknowledged", timeout=SETTLED_S
         )
         again = wait_until(
-            lambda: witness.first_after(struck, writable), "jobs run", timeout=SETTLED_S
+            lambda: runs.first_after(struck, writable), "jobs run", timeout=SETTLED_S
         )
         over = time.monotonic()
         wait_until(
-            lambda: all(witness.first_after(queue, over) for queue in stage.queues),
-            lambda: f"jobs of all queues run on: {process.end_of_log()}",
+            lambda: all(runs.first_after(queue, over) for queue in stage.queues),
+            lambda: f"jobs of all queues run on: {crew.end_of_log()}",
             timeout=SETTLED_S,
         )
         load.stop.set()
         with contextlib.suppress(AssertionError):
             # What is left then is lost, or waits for the end of a lease in Redis.
-            wait_until(lambda: load.acked.keys() <= witness.keys().keys(), "all ran", timeout=3)
+            wait_until(lambda: load.acked.keys() <= runs.keys().keys(), "all ran", timeout=3)
         with Client(stage.url) as client:
             reads = client.calls.reads
             live = {job for q in stage.queues for job in client.run(reads.snapshot(q))["jobs"]}
-    ran = witness.keys()
+    ran = runs.keys()
     lost = [
         at for key, (_, at, job_id) in load.acked.items() if key not in ran and job_id not in live
     ]
@@ -311,7 +303,7 @@ def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine)
     return Strike(
         kind,
         engine.name,
-        max((round(witness.longest_pause(q, began, over), 2) for q in spared), default=0.0),
+        max((round(runs.longest_pause(q, began, over), 2) for q in spared), default=0.0),
         round(load.longest(began, lambda queue, _: queue in spared), 2),
         round(stage.fresh_call_s, 2),
         round(load.longest(began, lambda _, accepted: not accepted), 2),
@@ -323,11 +315,6 @@ def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine)
         sum(began <= at < writable + UNSURE_S for at in lost),
         sum(times > 1 for times in ran.values()),
     )
-
-
-def _runs(witness: Witness, queues: Sequence[str]) -> list[int]:
-    ran = Counter(queue for queue, _, _ in witness.ran())
-    return [ran[queue] for queue in queues]
 
 
 def problems(found: Sequence[Strike]) -> list[str]:
@@ -375,9 +362,7 @@ def run(
     """So many strikes of each kind on each engine, each with servers of its own."""
     found = []
     for engine, kind, _ in itertools.product(on or engines(), kinds, range(times)):
-        with tempfile.TemporaryDirectory(prefix="rq-core-shards-") as name:
-            place = Path(name)
-            with staged(kind, place, engine) as stage:
-                found.append(strike(stage, kind, seconds, place, engine))
-                on_strike(found[-1])
+        with directory() as place, staged(kind, place, engine) as stage:
+            found.append(strike(stage, kind, seconds, place, engine))
+            on_strike(found[-1])
     return found

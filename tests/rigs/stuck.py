@@ -1,18 +1,15 @@
 """Five scenes of a queue that is stuck, each for another cause: `rq-core top` and the alerts must name the cause.
 
-    scripts/prove/stuck full_cap --redis redis://localhost:6379/0
+    scripts/prove/live stuck full_cap --redis redis://localhost:6379/0
 
 makes one of them on a server, to look at. A scene is made by real calls ten minutes ago, by a clock of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final
-
-import redis
 
 from rq_core.connections.client import Client
 from rq_core.protocol import presence
@@ -88,20 +85,3 @@ def scene(url: str, name: str) -> Iterator[Client]:
         seed.control.delete(CLOCK_KEY)
     with Client(url) as client:
         yield client
-
-
-def main() -> None:
-    """Make the scene that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("scene", choices=list(SCENES))
-    parser.add_argument("--redis", default="redis://localhost:6379/0")
-    given = parser.parse_args()
-    with redis.Redis.from_url(given.redis) as control:
-        if control.dbsize():
-            parser.error("that server is not empty")
-    with scene(given.redis, given.scene):
-        print(f"made; now run: rq-core top --redis {given.redis}")  # noqa: T201 - what it is called for
-
-
-if __name__ == "__main__":
-    main()

@@ -19,7 +19,7 @@ from rq_core.model.effects import (
 )
 from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import JobRecord
-from rq_core.model.fields import BY_LINE, COUNTERS, FIELDS, STATE_FIELDS
+from rq_core.model.fields import BY_LINE, COUNTERS, FIELDS, GIVEN, STATE_FIELDS, STAYS
 from rq_core.model.machine import TRANSITIONS, Event, Transition
 
 NAMES = [field.name for field in FIELDS]
@@ -30,10 +30,19 @@ def test_a_field_has_one_name_and_one_place() -> None:
     assert list(STATE_FIELDS) == [field.line for field in FIELDS if field.line]
 
 
-def test_a_record_has_what_a_state_line_has() -> None:
+def test_a_record_has_what_a_state_line_has_and_the_digest() -> None:
     record = {f.name for f in fields_of_class(JobRecord)}
+    of_line = {field.name for field in BY_LINE.values()}
 
-    assert record == {"id", "state", "complete", *(field.name for field in BY_LINE.values())}
+    assert record == {"id", "state", "complete", "digest", *of_line}
+
+
+def test_a_given_trait_stands_where_enqueue_writes_it() -> None:
+    """Right before the lane, and in the order of the traits."""
+    given = [str(field.line) for field in GIVEN]
+
+    assert list(STAYS)[-len(given) :] == given
+    assert STATE_FIELDS[len(STAYS)] == "lane"
 
 
 def test_every_event_that_moves_a_job_has_an_effect() -> None:

@@ -19,6 +19,7 @@ from rq_core.protocol import claims
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.servers import engines
+from tests.kit.witness import WITNESS
 from tests.kit.working import working
 
 RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
@@ -30,7 +31,7 @@ one_engine = pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: e
 @pytest.fixture
 def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> crew.Witness:
     path = tmp_path / "witness.jsonl"
-    monkeypatch.setenv(crew.WITNESS, str(path))
+    monkeypatch.setenv(WITNESS, str(path))
     return crew.Witness(path)
 
 

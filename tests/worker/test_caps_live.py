@@ -1,4 +1,4 @@
-"""Caps with real worker processes, in short; `scripts/prove/caps-live` is the same at length."""
+"""Caps with real worker processes, in short; `scripts/prove/live caps` is the same at length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rq_core.connections.client import Client
 from tests.rigs.judge.times import percentile
 from tests.rigs.live import exact, faults, tasks, wakeups
-from tests.rigs.live.processes import crew
+from tests.rigs.live.crew import crew
 
 
 @pytest.fixture

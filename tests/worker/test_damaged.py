@@ -16,6 +16,7 @@ from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.processes import worker
 from tests.kit.wait import wait_until, wait_until_async
+from tests.kit.witness import WITNESS
 from tests.worker.conftest import RunWorker, event_types, gone
 
 
@@ -50,7 +51,7 @@ def test_a_damaged_queue_keeps_no_worker_of_others_from_starting(
     client.run(client.calls.delivery.ask([["SET", "rqc:{broken}:meta", "no hash"]]))
     log = witness.path.with_suffix(".log")
     command = ("tests.kit.crew:app", ["broken", "crew"], app.redis_url, *options)
-    with worker(*command, log=log, variables={crew.WITNESS: str(witness.path)}) as process:
+    with worker(*command, log=log, variables={WITNESS: str(witness.path)}) as process:
         wait_until(gone(client, handle.id), "the job of the other queue has run", timeout=30)
         process.terminate()
         assert process.wait(20) == 0

@@ -13,6 +13,7 @@ from rq_core.model.url import REDIS_URL_VARIABLE
 from tests.kit import crew, handling
 from tests.kit.processes import worker
 from tests.kit.wait import wait_until_async
+from tests.kit.witness import WITNESS
 from tests.worker.conftest import RunWorker, event_types, lose
 
 
@@ -209,7 +210,7 @@ async def test_a_process_that_is_killed_leaves_nothing_and_the_next_attempt_is_w
             ["crew"],
             valkey_url,
             log=witness.path.with_suffix(".log"),
-            variables={crew.WITNESS: str(witness.path)},
+            variables={WITNESS: str(witness.path)},
         ) as first:
             first.wait(20)
     async with run_worker():

@@ -15,6 +15,7 @@ from rq_core.model.logs import TextFormatter
 from rq_core.model.url import REDIS_URL_VARIABLE
 from tests.kit import crew, handling
 from tests.kit.processes import worker
+from tests.kit.witness import WITNESS
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_records_of_a_handler_say_for_which_job(
         "json",
         "--burst",
         log=witness.path.with_suffix(".log"),
-        variables={crew.WITNESS: str(witness.path), REDIS_URL_VARIABLE: valkey_url},
+        variables={WITNESS: str(witness.path), REDIS_URL_VARIABLE: valkey_url},
     ) as process:
         process.wait(40)
         said = [json.loads(line) for line in process.said().splitlines() if line.startswith("{")]

@@ -1,4 +1,4 @@
-"""Unique jobs with real worker processes, in short; `scripts/prove/once` is the same at length."""
+"""Unique jobs with real worker processes, in short; `scripts/prove/live once` is the same at length."""
 
 from __future__ import annotations
 

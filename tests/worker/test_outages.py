@@ -98,7 +98,7 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
 
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 def test_the_worker_claims_again_whatever_the_outage_was(tmp_path: Path, place: int) -> None:
-    """Restarted, frozen, black-holed, connections reset, scripts forgotten: scripts/prove/outages in short."""
+    """Restarted, frozen, black-holed, connections reset, scripts forgotten: scripts/prove/live outages in short."""
     found = outages.run(tmp_path, times=5, seconds=1.0, seed=place, engine=engines()[place])
 
     assert [each.kind for each in found] == list(outages.KINDS)

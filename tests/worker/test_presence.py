@@ -27,7 +27,7 @@ KEY = queue_keys("crew")("workers")
 
 
 def look(client: Client) -> QueueOverview:
-    (found,) = client.run(client.calls.overview.of(["crew"]))[0]
+    (found,) = client.run(client.calls.reads.looks(["crew"]))[0]
     return found
 
 
@@ -102,13 +102,13 @@ def test_a_worker_that_fell_silent_is_taken_for_gone_and_its_row_is_swept(
 
 
 def test_the_tasks_of_workers_are_known_while_they_are_there(client: Client) -> None:
-    known = client.run(client.calls.listing.known_tasks("crew"))
+    known = client.run(client.calls.reads.known_tasks("crew"))
     assert (known.workers, known.knows("coroutine")) == (0, None)
 
     attending(client, "w-1").tell()
     attending(client, "w-2", tasks={"other": crew.app.tasks["coroutine"]}).tell()
 
-    known = client.run(client.calls.listing.known_tasks("crew"))
+    known = client.run(client.calls.reads.known_tasks("crew"))
     assert known.workers == 2
     assert [known.knows(task) for task in ("coroutine", "other", "nonesuch")] == [True, True, False]
 
@@ -120,7 +120,7 @@ def test_no_task_is_unknown_while_the_tasks_of_a_worker_cannot_be_read(
     with valkey.client() as control:
         control.hdel(KEY, f"code|{code_digest(crew.app.tasks)}")
 
-    assert client.run(client.calls.listing.known_tasks("crew")).knows("nonesuch") is None
+    assert client.run(client.calls.reads.known_tasks("crew")).knows("nonesuch") is None
 
 
 def test_a_full_server_still_learns_who_works(client: Client, valkey: RedisServer) -> None:

@@ -161,7 +161,7 @@ async def test_delayed_jobs_run_in_time_and_never_early(
 
 def works_for(client: Client, queues: Sequence[str]) -> bool:
     """Whether a worker has said in each of these queues that it is there."""
-    found, _ = client.run(client.calls.overview.of(queues))
+    found, _ = client.run(client.calls.reads.looks(queues))
     return all(queue.present for queue in found)
 
 

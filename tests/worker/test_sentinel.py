@@ -52,7 +52,7 @@ def fail_over(group: SentinelGroup) -> RedisServer:
 
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 def test_the_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
-    """Twice, so that the old primary has come back as a replica and is promoted in turn. See scripts/prove/outages."""
+    """Twice, so that the old primary has come back as a replica and is promoted in turn."""
     found = outages.run(
         tmp_path, kinds=[outages.FAILOVER], times=2, seconds=1.0, engine=engines()[place]
     )

@@ -1,14 +1,13 @@
 """Database sessions as dependencies, on a real PostgreSQL, with workers that are killed: no connection is left.
 
-`scripts/prove/sessions` does the same with more jobs.
+`scripts/prove/live sessions` does the same with more jobs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from rq_core.app.app import App
 from rq_core.model.job import NewJob
 from rq_core.model.url import REDIS_URL_VARIABLE
 from tests.kit import sessions
-from tests.kit.processes import Child, worker
 from tests.kit.wait import wait_until
+from tests.rigs.stage import WORKER, workers
 
 JOBS = int(os.environ.get("RQ_CORE_SESSIONS_JOBS", "600"))
 KILL_EVERY = 200
@@ -60,33 +59,6 @@ def job(n: int) -> NewJob:
     return (sessions.insert_async, sessions.insert)[(n // 10 + n // 200) % 2].job(n)
 
 
-class Workers:
-    """Worker processes, each replaced when it is killed."""
-
-    def __init__(self, start: Callable[[int], Child]) -> None:
-        self._start = start
-        self._children = [start(place) for place in range(PROCESSES)]
-        self.kills = 0
-
-    def kill(self, place: int) -> None:
-        """Kill one, as the machine does."""
-        self._children[place].kill()
-        self._children[place].wait(10)
-        self._children[place].close()
-        self.kills += 1
-        self._children[place] = self._start(place)
-
-    def end(self) -> str:
-        """End all of them in order. Returns what they said."""
-        for child in self._children:
-            child.terminate()
-        return "".join(child.finish(30) for child in self._children)
-
-    def close(self) -> None:
-        for child in self._children:
-            child.close()
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_no_connection_is_left_by_jobs_that_fail_time_out_or_are_killed(
@@ -106,18 +78,18 @@ def test_no_connection_is_left_by_jobs_that_fail_time_out_or_are_killed(
         counts = app.client.run(app.client.calls.reads.counts("sessions"))
         return sum(counts.ready.values()) + counts.scheduled + counts.running
 
-    with contextlib.closing(
-        Workers(
-            lambda place: worker(
-                "tests.kit.sessions:app", ["sessions"], valkey_url, "--concurrency", str(CONCURRENCY),
-                log=tmp_path / f"worker-{place}.log", variables=variables,
-            )
-        )
-    ) as workers:  # fmt: skip
+    kills = 0
+    options = ("--concurrency", str(CONCURRENCY))
+    with workers(
+        tmp_path, "tests.kit.sessions:app", ["sessions"], valkey_url, *options,
+        count=PROCESSES, variables=variables,
+    ) as crew:  # fmt: skip
         for first in range(0, JOBS, KILL_EVERY):
             app.enqueue_many(job(n) for n in range(first, min(first + KILL_EVERY, JOBS)))
             if first:
-                workers.kill(rng.randrange(PROCESSES))
+                crew.kill(crew.of(WORKER, rng))
+                crew.start()
+                kills += 1
             wait_until(lambda: left() < KILL_EVERY // 2, "half of the jobs have ended", timeout=600)
         wait_until(lambda: left() == 0, "all jobs have ended", timeout=600)
         # Sessions were given back to their pools, whatever became of their jobs.
@@ -127,17 +99,17 @@ def test_no_connection_is_left_by_jobs_that_fail_time_out_or_are_killed(
             timeout=30,
         )
         kept = connections(database)
-        said = workers.end()
+        assert crew.stop(WORKER) == [0] * PROCESSES
     wait_until(lambda: connections(database) == 0, "no connection is left")
 
     print(  # noqa: T201 - the figures of a longer run
-        f"{JOBS} jobs, {workers.kills} kills, at most {seen} connections, {kept} in pools at the end"
+        f"{JOBS} jobs, {kills} kills, at most {seen} connections, {kept} in pools at the end"
     )
-    assert workers.kills == (JOBS - 1) // KILL_EVERY
+    assert kills == (JOBS - 1) // KILL_EVERY
     assert seen <= most
-    assert said.count("left with 0 connections out") >= PROCESSES
-    assert said.count("left with") == said.count("left with 0 connections out")
-    assert app.client.run(app.client.calls.reads.dead("sessions", 10)) == ([], [])
+    assert crew.said().count("left with 0 connections out") >= PROCESSES
+    assert crew.said().count("left with") == crew.said().count("left with 0 connections out")
+    assert app.client.run(app.client.calls.reads.dead("sessions", 10)).total == 0
     rows = database.execute("SELECT n, claim FROM ran").fetchall()
     assert {n for n, _ in rows} == set(range(JOBS)), "every job has committed"
     spoiled = [(n, c) for n, c in rows if c == 1 and (sessions.fails(n) or sessions.is_late(n))]

@@ -12,9 +12,9 @@ from rq_core.cli.root import root
 from rq_core.protocol import server_check
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import processes
-from tests.kit.crew import WITNESS
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until_async
+from tests.kit.witness import WITNESS
 from tests.kit.working import working
 
 

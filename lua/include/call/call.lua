@@ -48,7 +48,8 @@ local function words_of(text)
   return words
 end
 
---- Begin. Returns a reply that ends the script at once, or nil. `replay(answer)` may rebuild the reply from an answer.
+--- Begin. Returns a reply that ends the script at once, or nil. `replay(answer)` may rebuild the reply from an answer. A call that
+--- lacks the keys of a fact of the queue is refused.
 local function open_call(replay)
   now, now_text = clock_ms()
   if not know_facts(now) then
@@ -59,7 +60,7 @@ local function open_call(replay)
   local held = redis.call('HGET', slots, slot)
   if not held then
     check_keys()
-    return nil
+    return refuse_keys()
   end
   local last, deadline, more = held:match('^(%d+) (%d+) ?(%+?)')
   last, slot_deadline = tonumber(last), deadline
@@ -69,7 +70,7 @@ local function open_call(replay)
     if moves_deadline then
       check_keys()
     end
-    return nil
+    return refuse_keys()
   elseif number < last then
     return {'refused', 'stale_call'}
   end

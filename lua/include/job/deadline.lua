@@ -1,19 +1,26 @@
 --[[ deadline: until when a claim of a job may begin. A job that waits has a member in `expiring` at that moment, so a claim finds it
 even if nothing comes near its place in line. A claim takes the member away when it is over; what lets the job wait again puts it back.
+It ends with the job.
 
+Fact: ties
 Keys: expiring
 Unread: expiring
-Lists: coming
-Uses: seldom(seldom seldom_list) batch(call_many) digits(digits)
+Lists: coming over
+Uses: parts(list_of) state(field_in) batch(call_many) digits(digits)
 ]]
+
+local lists = {}
 
 --- This member of `expiring` is met at this instant, in Unix ms.
 local function note_coming(member, at)
-  local coming = seldom_list('coming')
-  if #coming == 0 then
-    check_keys()
-  end
+  local coming = list_of(lists, 'coming')
   coming[#coming + 1], coming[#coming + 2] = at, member
+end
+
+--- This member of `expiring` is not met any more.
+local function note_over(member)
+  local over = list_of(lists, 'over')
+  over[#over + 1] = member
 end
 
 --- A job waits, and its claim must begin before this instant, in Unix ms. What a client has damaged is left to the doctor: Redis would
@@ -30,7 +37,19 @@ local function is_over(job, at)
   return job.expires ~= nil and tonumber(job.expires) <= at
 end
 
---- Write these moments. Nothing has to be done if nothing is `seldom`.
-local function write_deadlines()
-  call_many('ZADD', expiring, seldom.coming)
+local function decide(id, job)
+  if field_in(job, 'expires') then
+    note_over('job|' .. id)
+    return true
+  end
+  return false
+end
+
+local function check()
+  check_keys()
+end
+
+local function write()
+  call_many('ZREM', expiring, lists.over)
+  call_many('ZADD', expiring, lists.coming)
 end

@@ -1,7 +1,18 @@
 --[[ names: the names of unique jobs. `slots` says which job holds a name, and until when, if an instant is set. A job takes its name
 when it is accepted, and a retry never takes it again. Its line says until when the name stands (`stands`): `claim:MS`, until
 its first claim, for which it is ready by MS at the latest; `until:MS`, until that instant (Unix ms), whatever becomes of the job;
-without it, until the job ends, however often it is retried. ]]
+without it, until the job ends, however often it is retried.
+
+The list `named` has fields of `slots` for the names of jobs that end, `named_ids` the ids of these, and `freed` those of these fields whose
+names the jobs hold: a name may be another job's by now.
+
+Fact: ties
+Keys: slots
+Lists: freed named named_ids
+Uses: parts(list_of) state(field_in) batch(call_many read_many)
+]]
+
+local lists = {}
 
 --- The field of `slots` that says who holds a name. (The name of a slot has no slash, and that of a job has one.)
 local function name_field(name)
@@ -35,4 +46,40 @@ local function holds_name(job, at)
     return tonumber(ms) > at, ms
   end
   return job.state ~= 'dead' and not (how == 'claim' and job.claim)
+end
+
+--- A job gives up its name.
+local function give_up(id, name)
+  local named, ids = list_of(lists, 'named'), list_of(lists, 'named_ids')
+  named[#named + 1], ids[#ids + 1] = name_field(name), id
+end
+
+--- A job is claimed for the first time. It gives up a name that stands until then.
+local function give_up_name(id, job)
+  if job.stands and job.stands:sub(1, 6) == 'claim:' then
+    give_up(id, job.unique)
+  end
+end
+
+local function decide(id, job)
+  local name = field_in(job, 'unique')
+  if name then
+    give_up(id, name)
+    return true
+  end
+  return false
+end
+
+local function check()
+  local named, ids, freed = lists.named, lists.named_ids, list_of(lists, 'freed')
+  local held_by = read_many(slots, named)
+  for i = 1, #named do
+    if held_by[i] == ids[i] then
+      freed[#freed + 1] = named[i]
+    end
+  end
+end
+
+local function write()
+  call_many('HDEL', slots, lists.freed)
 end

@@ -4,11 +4,10 @@ checked and decided before the first write.
 Keys: jobs state ready scheduled leases
 Args: each each_count worker
 Unread: jobs ready
-Reads: ended(died)
-Uses: call(now) seldom(seldom) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
+Uses: call(now) parts(run_parts) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) dead(index_dead check_dead) ended(leaves dies check_ended write_ended)
-    deadline(note_deadline write_deadlines) wake(wake_needed) batch(call_many read_many)
+    due(earliest_due) ended(leaves) dying(dies)
+    deadline(note_deadline) wake(wake_needed) batch(call_many read_many)
     queue_cap(wake_if_below_cap) emit(emit)
 ]]
 
@@ -125,27 +124,19 @@ local function end_claims(decide)
   free_places()
   wake_if_below_cap(#ended)
   check_lanes()
-  if seldom.any then
-    check_ended()
-    if seldom.died then
-      check_dead()
-      read_causes()
-    end
+  run_parts('check')
+  if #broken > 0 then
+    read_causes()
   end
   return answer, refusals, cancelled
 end
 
 --- Write all that, after the script's own events. `what` is what the worker said of the claims that are refused.
 local function write_outcomes(what, refusals, cancelled)
+  run_parts('append', worker)
   emit('cancelled', now, worker, cancelled)
   emit_refused(refusals, what, now, worker)
-  if seldom.any then
-    write_deadlines()
-    write_ended()
-    if seldom.died then
-      index_dead(seldom.died, now)
-    end
-  end
+  run_parts('write')
   call_many('HSET', state, lines)
   call_many('HSET', jobs, causes)
   call_many('ZREM', leases, ended)

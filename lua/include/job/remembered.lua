@@ -18,31 +18,25 @@ leaves `replaced job=ID at=MS until=MS`.
 then says `value=evicted`, which `evicted` in `meta` counts; of a line without a value the line, unless its id is remembered. What a call
 writes stays; but if there is no room after that, its values are left out, and their lines say `value=full`.
 
-The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts what all fields of `results` have. Lists,
-all `seldom`: `kept_lines` and `kept_marks`, ids with their lines and moments; `kept_values`, ids and values; `forgotten`, ids; `emptied`, ids
+The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts what all fields of `results` have. Lists:
+`kept_lines` and `kept_marks`, ids with their lines and moments; `kept_values`, ids and values; `forgotten`, ids; `emptied`, ids
 that lose their value; `growth`, by how much `results_bytes` grows, then `kept_bytes`, then `evicted`.
 
-Keys: results kept returned
+Fact: remembers
+With: results kept returned
 Later: results_bytes kept_bytes kept_max_bytes evicted
 Unread: results kept returned
-Kept: memory
 Lists: emptied forgotten growth kept_lines kept_marks kept_values
-Uses: call(now now_text) seldom(seldom_list seldom) meta(fact set_fact read_now) batch(call_many add_many set_many read_many) digits(digits)
+Uses: call(now now_text) parts(list_of) meta(fact set_fact read_now) state(told_in) batch(call_many add_many set_many read_many) digits(digits)
 ]]
 
+local lists = {}
 local LOOKED_AT = '255'   -- so many results more than one are looked at to make room
 local last_keep, last_until   -- how long the last result is kept, and until when, as text: many of a call are kept alike
 local last_line, last_load    -- a line, and what it counts: jobs that ended in one call often have the same
 
 local function reset()
   last_keep, last_until, last_line, last_load = nil, nil, nil, nil
-end
-
---- What stands behind a mark in a line, up to the next space; nil if the mark is not there. A pattern that begins with the mark would
---- be tried at each byte of the line.
-local function told_in(line, mark)
-  local _, at = line:find(mark, 1, true)
-  return at and line:match('^%S+', at + 1)
 end
 
 --- Until when an id is remembered by its line, if that is still to come; else nil. A client may have written anything there.
@@ -64,7 +58,7 @@ end
 
 --- Lines grow by so many bytes, and what they count of what is kept by so many.
 local function grow(bytes, load)
-  local growth = seldom_list('growth')
+  local growth = list_of(lists, 'growth')
   growth[1] = (growth[1] or 0) + bytes
   growth[2] = (growth[2] or 0) + load
 end
@@ -76,18 +70,18 @@ end
 
 --- The call will write these keys.
 local function meet_results()
-  if not seldom.kept_lines then
+  if not lists.kept_lines then
     check_keys()
     read_now('results_bytes')
     read_now('kept_bytes')
-    seldom_list('kept_lines')
+    list_of(lists, 'kept_lines')
   end
 end
 
 --- Keep a line for an id that has none, up to this moment. `load` is what load_of says of it, if that is known.
 local function keep_line(id, line, until_ms, load)
   meet_results()
-  local lines, marks = seldom_list('kept_lines'), seldom_list('kept_marks')
+  local lines, marks = list_of(lists, 'kept_lines'), list_of(lists, 'kept_marks')
   lines[#lines + 1], lines[#lines + 2] = id, line
   marks[#marks + 1], marks[#marks + 2] = until_ms, id
   grow(#line, load or load_of(line))
@@ -119,7 +113,7 @@ local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, mor
     if value then
       load = #value
       line = line .. ' bytes=' .. digits(load)
-      local list = seldom_list('kept_values')
+      local list = list_of(lists, 'kept_values')
       list[#list + 1], list[#list + 2] = id, value
     end
     if not is_remembered then
@@ -130,9 +124,29 @@ local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, mor
   return beginning, until_ms
 end
 
+--- The result of a job of this call is not kept: a later record has its id.
+local function drop_line(id)
+  local lines, marks = lists.kept_lines or {}, lists.kept_marks
+  for at = 1, #lines, 2 do
+    if lines[at] == id then
+      shrink(lines[at + 1])
+      for _ = 1, 2 do
+        table.remove(lines, at)
+        table.remove(marks, at)
+      end
+      return
+    end
+  end
+end
+
+--- Whether this call changes what is kept.
+local function keeps_results()
+  return lists.kept_lines ~= nil
+end
+
 --- Keep the value of a job, whose id is not remembered, as that of another one, of which keep_outcome has said this.
 local function keep_alike(id, beginning, until_ms, value)
-  local lines, marks, values, growth = seldom.kept_lines, seldom.kept_marks, seldom.kept_values, seldom.growth
+  local lines, marks, values, growth = lists.kept_lines, lists.kept_marks, lists.kept_values, lists.growth
   local line = beginning .. ' bytes=' .. digits(#value)
   local size = #lines
   lines[size + 1], lines[size + 2] = id, line
@@ -146,7 +160,7 @@ end
 --- Forget an id, which has this line.
 local function forget_line(id, line)
   meet_results()
-  local forgotten = seldom_list('forgotten')
+  local forgotten = list_of(lists, 'forgotten')
   forgotten[#forgotten + 1] = id
   shrink(line)
 end
@@ -169,10 +183,10 @@ local function let_go(id, line)
     return
   end
   meet_results()
-  local marks, other = seldom_list('kept_marks'), without_value(line, 'expired')
+  local marks, other = list_of(lists, 'kept_marks'), without_value(line, 'expired')
   marks[#marks + 1], marks[#marks + 2] = digits(once), id
   if other then
-    local lines, emptied = seldom.kept_lines, seldom_list('emptied')
+    local lines, emptied = lists.kept_lines, list_of(lists, 'emptied')
     lines[#lines + 1], lines[#lines + 2] = id, other
     emptied[#emptied + 1] = id
   end
@@ -190,7 +204,7 @@ end
 
 --- Whether more is kept than there is room for.
 local function is_too_much()
-  return fact('kept_bytes') + seldom.growth[2] > fact('kept_max_bytes')
+  return fact('kept_bytes') + lists.growth[2] > fact('kept_max_bytes')
 end
 
 --- An id that is kept loses its value. False if that makes no room: it has none, or one that is shorter than the word for that.
@@ -201,9 +215,9 @@ local function evict_value(id, line)
     return false
   end
   grow(#other - #line, -room)
-  local growth = seldom.growth
+  local growth = lists.growth
   growth[3] = (growth[3] or 0) + 1
-  local lines, emptied = seldom.kept_lines, seldom_list('emptied')
+  local lines, emptied = lists.kept_lines, list_of(lists, 'emptied')
   lines[#lines + 1], lines[#lines + 2] = id, other
   emptied[#emptied + 1] = id
   return true
@@ -211,7 +225,7 @@ end
 
 --- Leave out values of this call for which there is no room.
 local function leave_out_values()
-  local lines, list, left = seldom.kept_lines, seldom_list('kept_values'), 0
+  local lines, list, left = lists.kept_lines, list_of(lists, 'kept_values'), 0
   local at_of = {}
   for at = 1, #lines, 2 do
     at_of[lines[at]] = at + 1
@@ -231,17 +245,16 @@ local function leave_out_values()
   end
 end
 
---- Before the first write: what is nearest its end goes, if there is no room for what this call keeps. Nothing has to be done if nothing is
---- `seldom`.
-local function make_room()
-  if not seldom.growth or seldom.growth[2] <= 0 or not is_too_much() then
+--- What is nearest its end goes, if there is no room for what this call keeps.
+local function check()
+  if not lists.growth or lists.growth[2] <= 0 or not is_too_much() then
     return
   end
   read_now('evicted')
   local gone = {}
-  for _, name in ipairs({'forgotten', 'emptied'}) do
-    for _, id in ipairs(seldom[name] or {}) do
-      gone[id] = true
+  for _, ids in ipairs({lists.forgotten or {}, lists.emptied or {}}) do
+    for i = 1, #ids do
+      gone[ids[i]] = true
     end
   end
   local ids, ends = {}, {}
@@ -266,23 +279,19 @@ local function make_room()
   leave_out_values()
 end
 
---- Write that. Nothing has to be done if nothing is `seldom`.
-local function write_results()
-  if not seldom.kept_lines then
-    return
+local function write()
+  call_many('HDEL', results, lists.forgotten)
+  call_many('HDEL', returned, lists.forgotten)
+  call_many('HDEL', returned, lists.emptied)
+  call_many('ZREM', kept, lists.forgotten)
+  call_many('HSET', results, lists.kept_lines)
+  if lists.kept_values then
+    set_many(returned, lists.kept_values)
   end
-  call_many('HDEL', results, seldom.forgotten)
-  call_many('HDEL', returned, seldom.forgotten)
-  call_many('HDEL', returned, seldom.emptied)
-  call_many('ZREM', kept, seldom.forgotten)
-  call_many('HSET', results, seldom.kept_lines)
-  if seldom.kept_values then
-    set_many(returned, seldom.kept_values)
+  if lists.kept_marks then
+    add_many(kept, lists.kept_marks)
   end
-  if seldom.kept_marks then
-    add_many(kept, seldom.kept_marks)
-  end
-  local growth = seldom.growth
+  local growth = lists.growth
   if growth then
     set_fact('results_bytes', math.max(0, fact('results_bytes') + growth[1]))
     if growth[2] ~= 0 then
@@ -294,5 +303,17 @@ local function write_results()
   end
 end
 
---- What others do with it, in one table: the scripts have few local variables left.
-local memory = {keep = keep_outcome, keep_alike = keep_alike, forget_over = forget_over, make_room = make_room, write = write_results}
+--- A job leaves. One that was never claimed has done nothing, so its id is not remembered; values of those that succeed come with the call,
+--- see include/job/leaving.
+local function decide(id, job, outcome, fence)
+  if outcome == nil or outcome == 'dies' or outcome == 'succeeded' then
+    return false
+  end
+  local once, keep = job.claim and job.once, job.keep
+  if once or keep then
+    local more = keep and ' task=' .. job.task .. (job.reason and ' reason=' .. job.reason or '')
+    keep_outcome(id, outcome, outcome == 'dead' and job.since or now_text, fence, once, job.call, keep, more)
+    return true
+  end
+  return false
+end

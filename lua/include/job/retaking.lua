@@ -1,14 +1,15 @@
 --[[ retaking: jobs that come back, requeued or restored, take the names again that they are to hold. One whose name another job holds
 does not come back, unless that one yields it (see include/job/yielding).
 
-The `seldom` list `retaken` has fields of `slots` and their values, `unmarked` members of `expiring` of names whose instant was over.
+The list `retaken` has fields of `slots` and their values, `unmarked` members of `expiring` of names whose instant was over.
 
 Keys: slots expiring state
 Lists: retaken unmarked
-Uses: call(now) seldom(seldom seldom_list) batch(call_many) names(name_field name_mark holder_in holds_name) deadline(note_coming)
+Uses: call(now) parts(list_of) batch(call_many) names(name_field name_mark holder_in holds_name) deadline(note_coming)
     state(read_line) yielding(is_yielding yield_name)
 ]]
 
+local lists = {}
 local taken_here   -- field → the job that takes that name in this call; nil: there are none
 local overdue      -- the job that yields the name which was asked for last, its id and record; nil: none does
 
@@ -41,7 +42,7 @@ local function retake(id, job)
   if not holds then
     return
   end
-  local field, retaken, unmarked = name_field(job.unique), seldom_list('retaken'), seldom_list('unmarked')
+  local field, retaken, unmarked = name_field(job.unique), list_of(lists, 'retaken'), list_of(lists, 'unmarked')
   taken_here = taken_here or {}
   taken_here[field] = id
   if overdue then
@@ -56,8 +57,8 @@ local function retake(id, job)
   end
 end
 
---- Write that, before `write_deadlines`. Nothing has to be done if nothing is `seldom`.
-local function write_retaken()
-  call_many('HSET', slots, seldom.retaken)
-  call_many('ZREM', expiring, seldom.unmarked)
+--- It comes before the deadlines: an instant may be set anew.
+local function write()
+  call_many('HSET', slots, lists.retaken)
+  call_many('ZREM', expiring, lists.unmarked)
 end

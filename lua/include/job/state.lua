@@ -25,6 +25,21 @@ local function read_line(line)
   return job
 end
 
+--- What stands behind a mark in a line, up to the next space; nil if the mark is not there. A pattern that begins with the mark would
+--- be tried at each byte of the line.
+local function told_in(line, mark)
+  local _, at = line:find(mark, 1, true)
+  return at and line:match('^%S+', at + 1)
+end
+
+--- A field of a job, from its record or from its line; nil if it has none.
+local function field_in(job, name)
+  if type(job) == 'string' then
+    return told_in(job, MARKS[name])
+  end
+  return job[name]
+end
+
 --- The line of a job.
 local function write_line(job)
   local parts = {job.state}

@@ -4,9 +4,8 @@ Most reports are of one job, from workers with one place: that one is decided an
 
 Keys: state leases
 Args: each each_count worker tails
-Meta: ties
-Uses: call(now_text) meta(facts) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
-    lane_opening(note_release) batch(call_many) ended(all_leave remove_jobs)
+Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
+    lane_opening(note_release) batch(call_many) ended(remove_jobs) leaving(all_leave)
 ]]
 
 local done       -- ids of the jobs that succeeded
@@ -27,7 +26,7 @@ local function decide_one()
     return 0, {id, why}
   end
   done, events = {id}, {'["' .. id .. '","' .. fence .. '"]'}
-  if facts.ties then
+  if may_end_more() then
     all_leave(done, {line}, events, tails())
   end
   note_release(lane_in(line), id)
@@ -61,7 +60,7 @@ local function decide_success()
       answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
     end
   end
-  if facts.ties then
+  if may_end_more() then
     all_leave(done, held, events, tails())
   end
   note_settled(seen)

@@ -1,21 +1,20 @@
 --[[ withdrawal: jobs that wait leave their place. A plain list keeps the entry of one that was ready, as a tombstone that claim
-passes over, so that it costs the same at any depth. The `seldom` list `placeless` has their members of `scheduled`, whether they are
+passes over, so that it costs the same at any depth. The list `placeless` has their members of `scheduled`, whether they are
 there or not, `buried` those ids that leave an entry in a plain list.
 
 Keys: scheduled
 Later: tombstones
 Unread: scheduled
 Lists: buried placeless
-Uses: seldom(seldom seldom_list) state(count) meta(fact set_fact read_now) batch(call_many) lane_names(member_of)
+Uses: parts(list_of) state(count) meta(fact set_fact read_now) batch(call_many) lane_names(member_of)
     lane_standing(lane_of stand) lane_fair(is_fair) lane_members(remove) lane_opening(moved_on)
 ]]
 
+local lists = {}
+
 --- A job leaves its place. If its lane was open, what stood behind it may be served now.
 local function withdraw(id, job)
-  local placeless = seldom_list('placeless')
-  if #placeless == 0 then
-    check_keys()
-  end
+  local placeless = list_of(lists, 'placeless')
   placeless[#placeless + 1] = 'job|' .. id
   if job.state == 'ready' and job.lane then
     local lane = lane_of(job.lane)
@@ -28,16 +27,19 @@ local function withdraw(id, job)
       moved_on(lane)
     end
   elseif job.state == 'ready' then
-    local buried = seldom_list('buried')
+    local buried = list_of(lists, 'buried')
     buried[#buried + 1] = id
     read_now('tombstones')
   end
 end
 
---- Write that. Nothing has to be done if nothing is `seldom`.
-local function write_withdrawn()
-  call_many('ZREM', scheduled, seldom.placeless)
-  if seldom.buried then
-    set_fact('tombstones', fact('tombstones') + #seldom.buried)
+local function check()
+  check_keys()
+end
+
+local function write()
+  call_many('ZREM', scheduled, lists.placeless)
+  if lists.buried then
+    set_fact('tombstones', fact('tombstones') + #lists.buried)
   end
 end

@@ -2,12 +2,14 @@
 without the name, until a claim comes to it and lets it expire, as it does with any such job. A name that stands until an instant
 is not yielded: it stands whatever becomes of the job.
 
-The `seldom` list `yielded` has what the event `freed` says of each, `yielded_lines` ids and lines.
+The list `yielded` has what the event `freed` says of each, `yielded_lines` ids and lines.
 
 Keys: state
 Lists: yielded yielded_lines
-Uses: call(now now_text) seldom(seldom seldom_list) state(write_line) deadline(is_over) emit(emit quoted) batch(call_many)
+Uses: call(now now_text) parts(list_of) state(write_line) deadline(is_over) emit(emit quoted) batch(call_many)
 ]]
+
+local lists = {}
 
 --- Whether a job that has this name in `slots` yields it. `job` is its record; nil if there is none.
 local function is_yielding(job, name)
@@ -17,19 +19,17 @@ end
 
 --- A job yields its name.
 local function yield_name(id, job)
-  local yielded, lines = seldom_list('yielded'), seldom_list('yielded_lines')
+  local yielded, lines = list_of(lists, 'yielded'), list_of(lists, 'yielded_lines')
   yielded[#yielded + 1] = '["' .. id .. '",' .. quoted(job.unique) .. ']'
   job.unique, job.stands = nil, nil
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
 end
 
---- Append the event of the names that were yielded to jobs of this actor, before that of these jobs. Nothing has to be done, here and below,
---- if nothing is `seldom`.
-local function emit_yielded(actor)
-  emit('freed', now_text, actor, seldom.yielded)
+local function append(actor)
+  emit('freed', now_text, actor, lists.yielded)
 end
 
---- Write that, before jobs leave: one that has yielded its name may be among them.
-local function write_yielded()
-  call_many('HSET', state, seldom.yielded_lines)
+--- It comes before jobs leave: one that has yielded its name may be among them.
+local function write()
+  call_many('HSET', state, lists.yielded_lines)
 end

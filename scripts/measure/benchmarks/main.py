@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "peers"))
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -297,7 +298,7 @@ def plot(document: Mapping[str, Any], where: Path) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as figures:
         json.dump(document, figures)
         figures.flush()
-        script = Path(__file__).parent / "plots.py"
+        script = Path(peers.__file__).parent / "plots.py"
         subprocess.run([str(python), str(script), figures.name, str(where)], check=True)
 
 

@@ -36,7 +36,7 @@ class Contender:
     """A library's adapter, and the Python that has the library."""
 
     name: str
-    script: str
+    script: Path
     python: str = sys.executable
     kinds: tuple[str, ...] = ("async",)
     """Which handlers it has."""
@@ -45,8 +45,8 @@ class Contender:
     part_s: float = PART_S
 
 
-OURS = Contender("rq-core", "ours.py", kinds=("async", "threads"))
-BARE = Contender("bare", "bare.py")
+OURS = Contender("rq-core", HERE / "ours.py", kinds=("async", "threads"))
+BARE = Contender("bare", HERE / "bare.py")
 
 
 class Stage:
@@ -163,9 +163,9 @@ class Stage:
     ) -> Iterator[subprocess.Popen[str]]:
         with self.log(contender).open("ab") as sink:
             process = subprocess.Popen(
-                [contender.python, str(HERE / contender.script), *words],
+                [contender.python, str(contender.script), *words],
                 env=self._environment(contender, tally, kind, concurrency, more or {}),
-                cwd=HERE,
+                cwd=contender.script.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if words[0] != "work" else sink,
                 stderr=sink,

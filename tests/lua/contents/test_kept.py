@@ -355,7 +355,7 @@ def test_a_note_of_one_job_says_nothing_of_the_results_of_others(seed: Seed) -> 
     args = {"slot": "s", "number": 1, "worker": WORKER}
     tail = {place: (note, '"v"') for place, note in packed.items()}
     held = [(claim.id, claim.fence) for claim in claims]
-    command = made.filled(made.head(seed.keys, whole=True), args, held, tail)
+    command = made.filled(made.head(seed.keys, made.on_demand), args, held, tail)
     seed.control.execute_command(*made.loading)
     seed.control.execute_command(*command)
 
@@ -369,7 +369,7 @@ def test_a_value_without_a_place_goes_nowhere(seed: Seed, place: str) -> None:
     (claim,) = seed.claim().jobs
     made = function("complete")
     args = {"slot": "s", "number": 1, "worker": WORKER}
-    head = made.head(seed.keys, whole=True)
+    head = made.head(seed.keys, made.on_demand)
     command = made.filled(head, args, [(claim.id, claim.fence)], {1: ("", '"v"')})
     command[-4] = place
     seed.control.execute_command(*made.loading)

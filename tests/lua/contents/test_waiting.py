@@ -4,7 +4,8 @@ import pytest
 
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import State
-from rq_core.protocol.lines import commands, read_lines
+from rq_core.protocol.lines import lines_of as asked_lines
+from rq_core.protocol.lines import read_lines
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import NO_FENCE, Seed, events_of, spec
 from tests.kit.snapshots import lines_of
@@ -126,7 +127,8 @@ def test_where_many_jobs_stand_is_read_without_their_arguments(seed: Seed, count
 
     lines = lines_of(seed.snapshot())
     assert [lines.get(job_id) for job_id in asked] == found
-    replies = seed.client.run(seed.calls.delivery.ask(commands(seed.keys, asked[-500:])))
+    question = next(asked_lines(seed.keys, asked[-500:]))
+    replies = seed.client.run(seed.calls.delivery.ask(question))
     assert "yyyy" not in str(replies)
 
 

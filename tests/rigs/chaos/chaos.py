@@ -24,15 +24,9 @@ from tests.rigs.chaos.records import (
     read_told,
     read_witness,
 )
-from tests.rigs.chaos.stage import (
-    ALONE,
-    MIRROR,
-    PRODUCER,
-    SUPERVISOR,
-    Stage,
-    audit_verify,
-)
+from tests.rigs.chaos.stage import MIRROR, PRODUCER, SUPERVISOR, Stage, audit_verify
 from tests.rigs.judge.times import percentile
+from tests.rigs.stage import WORKER
 
 RATE: Final = 30.0
 DRAIN_S: Final = 90.0
@@ -131,7 +125,7 @@ def run(
         stage.rest(1.0)
         stage.stop(PRODUCER)
         problems += _wait(stage, lambda: stage.drained(client), "jobs are left", DRAIN_S)
-        stage.stop(ALONE, SUPERVISOR)
+        stage.stop(WORKER, SUPERVISOR)
         problems += _wait(stage, lambda: stage.level(client), "SQL is behind", DRAIN_S)
         records.live = stage.live(client)
         stage.stop(MIRROR)

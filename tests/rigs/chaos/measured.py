@@ -1,7 +1,4 @@
-"""Runs each kind of fault on its own, and writes the outcome into docs/reliability.md. See scripts/prove/reliability.
-
-python -m tests.rigs.chaos.measured --minutes 0.5 --parallel 2
-"""
+"""Each kind of fault in a run of its own; the outcome goes into docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -16,11 +13,10 @@ from typing import Any, Final
 import click
 
 from tests.kit.processes import ROOT
-from tests.rigs.chaos.nemesis import KINDS
 
 FILE: Final = ROOT / "docs/reliability.md"
-BEGIN: Final = "<!-- written by scripts/prove/reliability -->"
-END: Final = "<!-- end of what scripts/prove/reliability writes -->"
+BEGIN: Final = "<!-- written by scripts/prove/live reliability -->"
+END: Final = "<!-- end of what scripts/prove/live reliability writes -->"
 COLUMNS: Final = {
     "times": "faults",
     "attempted": "attempted",
@@ -70,7 +66,7 @@ def written(text: str, between: str) -> str:
 
 def _measure(kind: str, words: Sequence[str]) -> dict[str, Any]:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.rigs.chaos", "--kind", kind, "--json", *words],
+        [sys.executable, "-m", "tests.rigs", "chaos", "--kind", kind, "--json", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -81,28 +77,16 @@ def _measure(kind: str, words: Sequence[str]) -> dict[str, Any]:
         raise click.ClickException(f"{kind} ended with {ran.returncode}: {ran.stderr[-2_000:]}")
     found: dict[str, Any] = json.loads(lines[-1])
     click.echo(row(kind, found))
-    for problem in found["problems"]:
-        click.echo(f"FELL SHORT: {kind}: {problem}", err=True)
     return found
 
 
-@click.command()
-@click.option("--minutes", default=0.5, show_default=True, help="Of each kind.")
-@click.option("--seed", default=1, show_default=True)
-@click.option("--parallel", default=2, show_default=True, help="Kinds at a time.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)))
-@click.option("--into", type=click.Path(path_type=Path), default=FILE, show_default=True)
-def main(minutes: float, seed: int, parallel: int, kinds: tuple[str, ...], into: Path) -> None:
-    """Measure each kind of fault on its own; the table goes into docs/reliability.md if all kinds were measured."""
-    chosen = kinds or tuple(sorted(KINDS))
-    words = ["--minutes", str(minutes), "--seed", str(seed)]
+def measure(
+    kinds: Sequence[str], words: Sequence[str], parallel: int, into: Path | None
+) -> list[str]:
+    """Run these kinds, each by itself, and return what fell short. The table goes ``into`` a document."""
     with ThreadPoolExecutor(parallel) as pool:
-        runs = pool.map(lambda kind: _measure(kind, words), chosen)
-        found = dict(zip(chosen, runs, strict=True))
-    if not kinds:
+        runs = pool.map(lambda kind: _measure(kind, words), kinds)
+        found = dict(zip(kinds, runs, strict=True))
+    if into is not None:
         into.write_text(written(into.read_text(), table(found)))
-    raise SystemExit(1 if any(said["problems"] for said in found.values()) else 0)
-
-
-if __name__ == "__main__":
-    main()
+    return [f"{kind}: {each}" for kind, said in found.items() for each in said["problems"]]

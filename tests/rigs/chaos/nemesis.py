@@ -25,7 +25,8 @@ from tests.kit.proxy import Mode
 from tests.rigs.chaos import tasks
 from tests.rigs.chaos.judge import LOSSES
 from tests.rigs.chaos.records import Fault
-from tests.rigs.chaos.stage import ALONE, MIRROR, PRODUCER, SUPERVISOR, Stage
+from tests.rigs.chaos.stage import MIRROR, PRODUCER, SUPERVISOR, Stage
+from tests.rigs.stage import WORKER
 
 Action = Callable[["Nemesis"], None]
 
@@ -67,7 +68,7 @@ class Nemesis:
     def kill_worker(self) -> None:
         """One that holds a claim, if any does."""
         busy = self._busy()
-        pid = self.draw.choice(list(busy) or [self.stage.of(ALONE, self.draw).pid])
+        pid = self.draw.choice(list(busy) or [self.stage.of(WORKER, self.draw).pid])
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             self.held = busy.get(pid, ())
@@ -75,7 +76,7 @@ class Nemesis:
     def stop_worker(self) -> None:
         """Past its lease; one with a supervisor would keep it."""
         pids = list(self._busy(alone=True))
-        pid = self.draw.choice(pids or [self.stage.of(ALONE, self.draw).pid])
+        pid = self.draw.choice(pids or [self.stage.of(WORKER, self.draw).pid])
         self._stop(pid, tasks.LEASE_S * self.draw.uniform(1.3, 2.0))
 
     def _busy(self, *, alone: bool = False) -> dict[int, tuple[str, ...]]:

@@ -17,6 +17,7 @@ from sqlalchemy import text
 from rq_core.model.machine import Event, State
 from sql_audit.store.database import Database
 from sql_audit.store.tables import GONE, LOST
+from tests.kit.witness import Witness
 from tests.rigs.judge.told import Answers
 
 
@@ -118,11 +119,11 @@ def read_told(paths: Iterable[Path]) -> dict[str, Told]:
     return found
 
 
-def read_witness(path: Path) -> list[Line]:
-    if not path.exists():
-        return []
-    found: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Line(**{**each, "scopes": tuple(each["scopes"])}) for each in found]
+def read_witness(witness: Witness) -> list[Line]:
+    return [
+        Line(each["what"], each["job"], each["claim"], each["at_ms"], tuple(each["scopes"]))
+        for each in witness.lines()
+    ]
 
 
 _ORDER: Final = "ORDER BY queue, epoch, seq, ordinal"

@@ -8,13 +8,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import random
-import subprocess
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,59 +23,36 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.machine import CLAIMED_STATES, State
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
-from tests.kit.processes import Child, python, rq_core
+from tests.kit.processes import rq_core, worker_words
 from tests.kit.proxy import Proxy
 from tests.kit.servers import Engine, PostgresServer, RedisServer
 from tests.kit.snapshots import fields_of, lines_of
 from tests.kit.wait import wait_until
 from tests.rigs.chaos import tasks
 from tests.rigs.chaos.records import Progress, read_cursors, states_of
+from tests.rigs.stage import DURABLE, WORKER, Crew
 
 LOOK_S: Final = 0.1
 """How often outboxes and cursors are compared."""
-STOP_S: Final = 30.0
-ALONE: Final = "worker"
 SUPERVISOR: Final = "supervisor"
 MIRROR: Final = "mirror"
 PRODUCER: Final = "producer"
 
 
-@dataclass
-class Unit:
-    """One process that is kept running."""
+class Stage(Crew):
+    """Everything that runs. Use `up` in a ``with``."""
 
-    kind: str
-    command: Sequence[str]
-    process: Child
-    restarts: int = 0
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-
-@dataclass
-class Stage:
-    """Everything that runs. Use it in a ``with``."""
-
-    place: Path
-    audit_url: str
-    engine: Engine
-    seed: int
-    rate: float
-    """Jobs per second, of all producers together."""
-    progress: list[Progress] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        options = {"appendonly": "yes", "appendfsync": "always"}
-        self.server = RedisServer(self.engine, self.place, options)
-        self.witness = self.place / "witness.jsonl"
-        self.log = self.place / "log"
-        self.units: list[Unit] = []
+    def __init__(self, place: Path, audit_url: str, engine: Engine, seed: int, rate: float) -> None:
+        """``rate``: jobs per second, of all producers together."""
+        super().__init__(place)
+        self.audit_url = audit_url
+        self.server = RedisServer(engine, place, DURABLE)
+        self.postgres: PostgresServer | None = None
+        self.progress: list[Progress] = []
+        self._seed = seed
+        self._rate = rate
         self._told = itertools.count(1)
         self._closing = threading.Event()
-        self._mending = threading.Lock()
-        self.postgres: PostgresServer | None = None
 
     # Starting and ending.
 
@@ -86,16 +60,15 @@ class Stage:
     def up(self) -> Iterator[Client]:
         self.server.start()
         # What runs reaches Redis through it; who looks on does so directly.
-        self.proxy = Proxy(self.server.port, self.seed)
+        self.proxy = Proxy(self.server.port, self._seed)
         self.database = Database(self.audit_url)
         migrate.upgrade(self.database)
         looker = threading.Thread(target=self._look_on, name="chaos-progress")
+        self._know_all(self.proxy.url)
         try:
-            with self.proxy, Client(self.server.url) as client:
-                for _ in range(2):
-                    self._start(MIRROR)
-                for kind in (ALONE, ALONE, SUPERVISOR):
-                    self._start(kind)
+            with self.proxy, self, Client(self.server.url) as client:
+                for kind in (MIRROR, MIRROR, WORKER, WORKER, SUPERVISOR):
+                    self.start(kind)
                 # Neither the first producer nor the first fault may come before the queues are mirrored.
                 wait_until(
                     lambda: set(tasks.QUEUES) <= set(read_cursors(self.database)),
@@ -103,79 +76,36 @@ class Stage:
                     timeout=60,
                 )
                 for _ in range(2):
-                    self._start(PRODUCER)
+                    self.start(PRODUCER)
                 looker.start()
                 yield client
         finally:
             self._closing.set()
-            for unit in self.units:
-                unit.process.close()
             if looker.ident is not None:
                 looker.join()
             self.database.close()
             self.server.kill()
 
-    def _command(self, kind: str) -> list[str]:
-        if kind == MIRROR:
-            return ["tests.kit.mirror_service", self.proxy.url, self.audit_url]
-        if kind == PRODUCER:
+    def _know_all(self, url: str) -> None:
+        """Say how each kind is started."""
+
+        def producer() -> list[str]:
             number = next(self._told)
-            path = self.place / f"told-{number}"
-            seed = self.seed * 1_000 + number
-            rate = str(self.rate / 2)
-            return ["tests.rigs.chaos.producer", self.proxy.url, str(path), str(seed), rate]
-        command = ["rq_core.cli", "worker", "tests.rigs.chaos.tasks:app", "--redis", self.proxy.url]
-        command += ["--queues", ",".join(tasks.QUEUES), "--concurrency", "5", "--grace", "3"]
-        return [*command, "--processes", "2"] if kind == SUPERVISOR else command
+            told, seed = self.place / f"told-{number}", self._seed * 1_000 + number
+            return ["tests.rigs.chaos.producer", url, str(told), str(seed), str(self._rate / 2)]
 
-    def _launch(self, command: Sequence[str]) -> Child:
-        return python(*command, log=self.log, variables={tasks.WITNESS: str(self.witness)})
-
-    def _start(self, kind: str) -> None:
-        command = self._command(kind)
-        self.units.append(Unit(kind, command, self._launch(command)))
-
-    def mend(self) -> None:
-        """Start again what has ended, as a service manager does."""
-        with self._mending:
-            for unit in self.units:
-                if unit.process.poll() is not None:
-                    unit.process.wait()
-                    unit.restarts += 1
-                    unit.command = self._command(unit.kind)
-                    unit.process = self._launch(unit.command)
-
-    def rest(self, seconds: float) -> None:
-        """Let time pass, and keep everything running."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self.mend()
-            time.sleep(min(0.05, left))
-
-    def stop(self, *kinds: str) -> None:
-        """End these in order (SIGTERM), and start them no more. Raises AssertionError if one does not end."""
-        ending = [unit for unit in self.units if unit.kind in kinds]
-        self.units = [unit for unit in self.units if unit.kind not in kinds]
-        for unit in ending:
-            unit.process.terminate()
-        for unit in ending:
-            try:
-                unit.process.wait(STOP_S)
-            except subprocess.TimeoutExpired as error:
-                unit.process.close()
-                raise AssertionError(f"a {unit.kind} did not end: {self.end_of_log()}") from error
-
-    def end_of_log(self) -> str:
-        return self.log.read_text(errors="replace")[-3_000:] if self.log.exists() else ""
+        options = ("--concurrency", "5", "--grace", "3")
+        worker = [*worker_words("tests.rigs.chaos.tasks:app", tasks.QUEUES, url), *options]
+        self.knows(PRODUCER, producer)
+        self.knows(MIRROR, lambda: ["tests.kit.mirror_service", url, self.audit_url])
+        self.knows(WORKER, lambda: worker)
+        self.knows(SUPERVISOR, lambda: [*worker, "--processes", "2"])
 
     # Looking.
 
-    def of(self, kind: str, draw: random.Random) -> Unit:
-        return draw.choice([unit for unit in self.units if unit.kind == kind])
-
     def busy(self, client: Client, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
         """Worker processes that hold claims now, with these jobs; ``alone``: only those without a supervisor."""
-        mine = {unit.pid for unit in self.units if unit.kind == ALONE}
+        mine = {unit.pid for unit in self.units if unit.kind == WORKER}
         if not alone:
             for unit in self.units:
                 if unit.kind == SUPERVISOR and unit.process.poll() is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from rq_core.model.events import Entry, JobEvent
 from rq_core.model.machine import Event
@@ -104,3 +104,15 @@ def at_once(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int]]:
         running[mark.scope] += mark.change
         if mark.change > 0:
             yield mark, running[mark.scope]
+
+
+def peaks(lines: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The highest number that ran at once, by queue, as the jobs noted it themselves."""
+    marks = [
+        Mark(line["at"], 1 if line["what"] == "start" else -1, line["queue"], line["job"])
+        for line in lines
+    ]
+    most: dict[str, int] = {}
+    for mark, running in at_once(marks):
+        most[mark.scope] = max(most.get(mark.scope, 0), running)
+    return most

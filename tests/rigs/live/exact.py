@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from rq_core.connections.client import Client
 from tests.kit.wait import wait_until
+from tests.rigs.judge.caps import peaks
+from tests.rigs.judge.follower import Follower
 from tests.rigs.judge.times import percentile
 from tests.rigs.live import tasks
-from tests.rigs.live.processes import Crew, peaks
-from tests.rigs.live.replay import Follower
+from tests.rigs.live.replay import Replay
+from tests.rigs.stage import Crew
 
 BASE_S = 0.003
 
@@ -46,7 +48,7 @@ def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: 
     queue = tasks.queue_of(kind, n)
     most = most_of(kind, n)
     seconds = BASE_S * most
-    follower = Follower(client, queue)
+    follower = Follower(client, queue, Replay())
     client.run(client.calls.admin.configure(queue, {"paused": 1}))
     made = tasks.exact[kind, n]
     tasks.app.enqueue_many(
@@ -66,7 +68,7 @@ def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: 
         timeout=timeout,
     )
     replay = follower.catch_up()
-    witnessed = peaks(crew.lines()).get(queue, 0)
+    witnessed = peaks(crew.witness.lines()).get(queue, 0)
     problems = list(replay.breaches)
     expected = expected_peaks(queue, kind, n)
     for scope, cap in expected.items():

@@ -13,9 +13,11 @@ from rq_core.connections.client import Client
 from tests.kit.lanes import CLAIMED, holders_of, lane_problems
 from tests.kit.snapshots import fields_of, lines_of
 from tests.kit.wait import wait_until
+from tests.rigs.judge.follower import Follower
 from tests.rigs.live import tasks
-from tests.rigs.live.processes import Crew, crew
-from tests.rigs.live.replay import Follower
+from tests.rigs.live.crew import crew
+from tests.rigs.live.replay import Replay
+from tests.rigs.stage import WORKER, Crew
 
 LEASE_S = 1.0
 
@@ -59,16 +61,16 @@ def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3)
     queue, draw, found = "kills", random.Random(3), Kills()
     tasks.app.apply_settings()
     client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))
-    follower = Follower(client, queue)
+    follower = Follower(client, queue, Replay())
     with crew(client.url, place, [queue], processes, lease=LEASE_S, concurrency=3) as running:
         for _ in range(kills):
-            victim = draw.choice(running.processes)
+            victim = running.of(WORKER, draw)
             mine = _stop_while_holding(client, queue, victim.pid, found, draw)
             running.kill(victim)
             killed_ms = _now_ms(client)
             found.kills += 1
             found.held += len(mine)
-            running.start([queue])
+            running.start()
             deadline = time.monotonic() + 15
             while True:
                 problems, claimed = sample(client, queue)
@@ -151,20 +153,20 @@ def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
     queue = "zombies"
     tasks.app.apply_settings()
     client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))
-    follower = Follower(client, queue)
+    follower = Follower(client, queue, Replay())
     problems: list[str] = []
     # Long enough that it ends after its worker has come back, and that the last holder still runs then.
     job = tasks.stopped.enqueue(tenant="x", seconds=2.0)
     with crew(client.url, place, [queue], 0, lease=LEASE_S, concurrency=1) as running:
         stopped: list[int] = []
         for number in range(zombies):
-            pid = running.start([queue]).pid
+            pid = running.start().pid
             wait_until(lambda n=number: _starts(running) > n, "it runs", timeout=30)  # type: ignore[misc]
             os.kill(pid, signal.SIGSTOP)
             stopped.append(pid)
         # The last holder: it has the job while all the others come back.
         tasks.stopped.enqueue(tenant="x", seconds=2.0)
-        last = running.start([queue])
+        last = running.start()
         wait_until(lambda: _starts(running) > zombies, "the last one runs", timeout=30)
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
@@ -177,10 +179,10 @@ def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
             timeout=30,
         )
         problems += sample(client, queue)[0]
-        assert last.poll() is None
+        assert last.process.poll() is None
     replay = follower.catch_up()
     return Zombies(zombies, replay.refused, replay.peak["task=stopped"], problems + replay.breaches)
 
 
 def _starts(running: Crew) -> int:
-    return sum(line["what"] == "start" for line in running.lines())
+    return len(running.witness.lines("start"))

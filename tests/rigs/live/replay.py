@@ -9,14 +9,11 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rq_core.connections.client import Client
-from rq_core.model.events import Entry, JobRecord, decode, fold
+from rq_core.model.events import Entry, JobRecord, fold
 from rq_core.model.limits import Limit
 from rq_core.model.machine import CLAIMED_STATES, Event, State
 from rq_core.model.scopes import family_of, scopes_of
 from tests.rigs.judge.caps import Holders
-
-READ = 5_000
 
 
 @dataclass
@@ -145,27 +142,3 @@ class Replay:
     def standing_ms(self, now_ms: int) -> int:
         """For how long a claim would have found a job, up to now; 0 if it would find none."""
         return 0 if self._room_since is None else now_ms - self._room_since
-
-
-class Follower:
-    """Feeds a replay from a queue's outbox, as far as it has come. Keeps the outbox whole, as a mirror's queue is."""
-
-    def __init__(self, client: Client, queue: str) -> None:
-        self._client = client
-        self._queue = queue
-        self._last: str | None = None
-        self.replay = Replay()
-        client.run(client.calls.audit.attach(queue, "live"))
-
-    def catch_up(self) -> Replay:
-        while True:
-            found = self._client.run(
-                self._client.calls.audit.read_outbox(self._queue, self._last or "-", READ)
-            )
-            fresh = [(i, raw) for i, raw in found if i != self._last]
-            if not fresh:
-                return self.replay
-            if self._last is not None and found[0][0] != self._last:
-                raise AssertionError(f"the outbox of {self._queue} was trimmed while it was read")
-            self.replay.feed(decode(i, raw) for i, raw in fresh)
-            self._last = fresh[-1][0]

@@ -6,15 +6,14 @@ The workers look at nothing by the clock: LOOK_S_MAX and the lease are so long t
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from typing import Final
 
-from rq_core import App, Cap, Task, current_job
+from rq_core import App, Cap, Task
 from rq_core.worker import wakeups
+from tests.kit.witness import noted
 
-WITNESS: Final = "RQ_CORE_TEST_WITNESS"
 QUEUE_LEASE: Final = "RQ_CORE_TEST_LEASE"
 LONG_LEASE_S: Final = 10_000.0
 NUMBERS: Final = (1, 2, 3, 10)
@@ -27,38 +26,16 @@ lease = float(os.environ.get(QUEUE_LEASE, LONG_LEASE_S))
 app = App()
 
 
-def witness(what: str) -> None:
-    """Append one line in one write: what, which job, and the machine's monotonic time (ns)."""
-    handle = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        job = current_job()
-        line = json.dumps(
-            {
-                "what": what,
-                "queue": job.queue,
-                "job": job.id,
-                "claim": job.claim,
-                "pid": os.getpid(),
-                "at": time.monotonic_ns(),
-            }
-        )
-        os.write(handle, line.encode() + b"\n")
-    finally:
-        os.close(handle)
-
-
 async def holding(tenant: str, seconds: float) -> None:
     """Hold the slots for a while, on the loop."""
-    witness("start")
-    await asyncio.sleep(seconds)
-    witness("end")
+    with noted():
+        await asyncio.sleep(seconds)
 
 
 def enduring(tenant: str, seconds: float) -> None:
     """Hold the slots for a while, in a thread, and hear nothing meanwhile."""
-    witness("start")
-    time.sleep(seconds)
-    witness("end")
+    with noted():
+        time.sleep(seconds)
 
 
 def queue_of(kind: str, n: int) -> str:

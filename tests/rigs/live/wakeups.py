@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
 from tests.kit.snapshots import lines_of
+from tests.rigs.judge.follower import Follower
 from tests.rigs.live import tasks
-from tests.rigs.live.replay import Follower, Replay
+from tests.rigs.live.replay import Replay
 
 LIMIT_S = 1.0
 """For how long room may stand empty while a job waits only for it and a worker is idle."""
@@ -75,7 +76,7 @@ def _rounds(
     enqueue: Callable[[], list[str]],
     live_max: int,
 ) -> Race:
-    follower = Follower(client, queue)
+    follower = Follower(client, queue, Replay())
     jobs = queue_keys(queue)("jobs")
     stuck: list[str] = []
 

@@ -29,7 +29,7 @@ from xml.etree import ElementTree as ET
 ROOT = Path(__file__).parents[3]
 LIST = ROOT / "tests" / "rigs" / "mutants" / "mutants.toml"
 TABLE = ROOT / "docs/mutants.md"
-COPIED = ("rq_core", "sql_audit", "lua", "tests", "pyproject.toml")
+COPIED = ("rq_core", "sql_audit", "lua", "tests", "scripts", "pyproject.toml")
 CATCHER_TIMEOUT_S = 90
 """Seconds that a catcher may take."""
 

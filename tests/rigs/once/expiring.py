@@ -6,14 +6,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile, ties_of
-from tests.kit.processes import worker
+from rq_core.model.keys import queue_keys
 from tests.kit.wait import wait_until
+from tests.rigs.judge import memory
 from tests.rigs.once.tasks import QUEUE
+from tests.rigs.stage import workers
 
 CHUNK: Final = 250
 """Jobs of a call."""
@@ -47,18 +49,14 @@ class Expiring:
 
     @property
     def growth(self) -> float:
-        """The most memory of the last third, by the most of the middle third: 1 is flat."""
-        third = max(len(self.seconds) // 3, 1)
-        middle, last = self.seconds[third : 2 * third], self.seconds[-third:]
-        return max(s.memory for s in last) / max(s.memory for s in middle)
+        return memory.growth([second.memory for second in self.seconds])
 
     def line(self) -> str:
         """The figures."""
-        memory = [second.memory / 2**20 for second in self.seconds]
         return (
             f"{self.enqueued:,} jobs with a deadline of {DEADLINE_MS} ms, {self.rate:,.0f} a second: at most"
             f" {max(s.jobs for s in self.seconds):,} at once and {max(s.overdue for s in self.seconds):,} overdue;"
-            f" memory {min(memory):.1f} to {max(memory):.1f} MiB, last third by middle third {self.growth:.3f};"
+            f" {memory.said([second.memory for second in self.seconds])};"
             f" all gone {self.drained_s:.1f} s after the last"
         )
 
@@ -66,9 +64,7 @@ class Expiring:
 def expire(url: str, place: Path, rate: int, seconds: int) -> Expiring:
     """Enqueue so many a second for so long, half of them delayed, half in lanes that a cap of 0 holds up."""
     found = Expiring()
-    log = place / "worker.log"
-    with Client(url) as client, worker("tests.rigs.once.tasks:app", [QUEUE], url, log=log) as child:
-        child.wait_said("worker started")
+    with Client(url) as client, workers(place, "tests.rigs.once.tasks:app", [QUEUE], url):
         client.run(client.calls.caps.set(QUEUE, [("host", "0", -1)]))
         chunks = _chunks()
         began = time.monotonic()
@@ -109,15 +105,9 @@ def _wait_for(moment: float) -> None:
 
 
 def _look(client: Client) -> Second:
-    prefix = f"rqc:{{{QUEUE}}}:"
-    replies: list[Any] = client.run(
-        client.calls.delivery.ask([["HLEN", f"{prefix}jobs"], ["TIME"], ["INFO", "memory"]])
-    )
-    jobs, now, info = replies
-    now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
-    overdue = client.run(
-        client.calls.delivery.ask([["ZCOUNT", f"{prefix}expiring", "-inf", str(now_ms)]])
-    )[0]
-    text = info if isinstance(info, str) else str(info)
-    memory = next(line for line in text.splitlines() if line.startswith("used_memory:"))
-    return Second(int(jobs), int(overdue), int(memory.partition(":")[2]))
+    key = queue_keys(QUEUE)
+    seconds, micros = memory.ask(client, "TIME")
+    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    overdue = memory.ask(client, "ZCOUNT", key("expiring"), "-inf", str(now_ms))
+    jobs = memory.ask(client, "HLEN", key("jobs"))
+    return Second(int(jobs), int(overdue), memory.used_memory(client))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile, ties_of
+from rq_core.model.keys import queue_keys
 from rq_core.model.values import DIGEST, VALUE_MAX, pack
 from rq_core.protocol import claims
 from rq_core.worker.settlement import Settlement, calls_of
+from tests.rigs.judge import memory
 from tests.rigs.once.tasks import QUEUE
 
 CHUNK: Final = 250
@@ -40,16 +42,13 @@ class Keeping:
 
     @property
     def growth(self) -> float:
-        """The most memory of the last third, by the most of the middle third: 1 is flat."""
-        third = max(len(self.memory) // 3, 1)
-        return max(self.memory[-third:]) / max(self.memory[third : 2 * third])
+        return memory.growth(self.memory)
 
     def line(self) -> str:
         """The figures."""
-        memory = [size / 2**20 for size in self.memory]
         return (
             f"{self.kept:,} results kept for {KEEP_MS} ms, {self.rate:,.0f} a second: at most {max(self.entries):,} at"
-            f" once; memory {min(memory):.1f} to {max(memory):.1f} MiB, last third by middle third {self.growth:.3f};"
+            f" once; {memory.said(self.memory)};"
             f" {self.left:,} left; calls took Redis {self.calls_ms[len(self.calls_ms) // 2]:.1f} ms, the dearest"
             f" {', '.join(f'{ms:.1f}' for ms in self.calls_ms[:3])} ms"
         )
@@ -80,29 +79,20 @@ def keep(url: str, seconds: float, size: int, *, log: str = DIGEST, chunk: int =
         time.sleep(KEEP_MS / 1000)
         for _ in range(2 + max(found.entries) // claims.SWEEP_MAX):
             client.run(claims.claim(QUEUE, "w-1", 0))
-        found.left = int(_ask(client, "HLEN", _key("results")))
-        found.left += int(_ask(client, "HLEN", _key("returned")))
+        found.left = _entries(client, "results") + _entries(client, "returned")
     return found
-
-
-def _key(name: str) -> str:
-    return f"rqc:{{{QUEUE}}}:{name}"
 
 
 def _cpu_ms(client: Client) -> float:
     """What Redis' main thread has had of its core."""
-    text = str(_ask(client, "INFO", "cpu"))
-    spent = dict(line.split(":") for line in text.splitlines() if ":" in line)
+    spent = memory.info(client, "cpu")
     return 1000 * sum(float(spent[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys"))
 
 
 def _look(client: Client, found: Keeping) -> None:
-    text = str(_ask(client, "INFO", "memory"))
-    memory = next(line for line in text.splitlines() if line.startswith("used_memory:"))
-    found.memory.append(int(memory.partition(":")[2]))
-    found.entries.append(int(_ask(client, "HLEN", _key("results"))))
+    found.memory.append(memory.used_memory(client))
+    found.entries.append(_entries(client, "results"))
 
 
-def _ask(client: Client, *command: str) -> Any:
-    (reply,) = client.run(client.calls.delivery.ask([list(command)]))
-    return reply
+def _entries(client: Client, name: str) -> int:
+    return int(memory.ask(client, "HLEN", queue_keys(QUEUE)(name)))

@@ -8,18 +8,19 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rq_core.connections.client import Client
-from rq_core.model.events import decode
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
-from tests.kit.processes import Child, worker
 from tests.kit.wait import wait_until
+from tests.rigs.judge.follower import Follower
+from tests.rigs.judge.memory import ask
 from tests.rigs.judge.names import Names
 from tests.rigs.once.tasks import LEASE_S, QUEUE
+from tests.rigs.stage import WORKER, Crew
 
 PRODUCERS: Final = 50
 PAUSE_S: Final = 0.02
@@ -83,20 +84,28 @@ def race(url: str, place: Path, enqueues: int, kills: int, *, processes: int = 2
     producers = _Producers(url)
     found, draw = producers.found, random.Random(7)
     stop = threading.Event()
-    running = [_start(url, place) for _ in range(processes)]
-    with Client(url) as client, ThreadPoolExecutor(PRODUCERS + 1) as threads:
+    with (
+        Client(url) as client,
+        Crew(place) as crew,
+        ThreadPoolExecutor(PRODUCERS + 1) as threads,
+    ):
+        crew.knows_workers(
+            "tests.rigs.once.tasks:app", [QUEUE], url, "--concurrency", "2", "--grace", "1"
+        )
+        for _ in range(processes):
+            crew.start()
         try:
             client.run(client.calls.admin.configure(QUEUE, {"lease_ms": round(LEASE_S * 1000)}))
-            client.run(client.calls.audit.attach(QUEUE, "once"))
-            looking = threads.submit(_look, url, found, stop)
+            follower = Follower(client, QUEUE, found.names)
+            looking = threads.submit(_look, url, follower, found, stop)
             asking = [threads.submit(producers.produce, n) for n in range(PRODUCERS)]
             while found.kills < kills:
-                _wait_accepted(found, found.accepted + 3, running[0])
-                victim = running.pop(draw.randrange(len(running)))
-                _wait_holding(client, victim)
-                victim.close()
+                _wait_accepted(found, found.accepted + 3, crew)
+                victim = crew.of(WORKER, draw)
+                _wait_holding(client, victim.pid)
+                crew.kill(victim)
                 found.kills += 1
-                running.append(_start(url, place))
+                crew.start()
             wait_until(
                 lambda: found.enqueues >= enqueues,
                 "so many have asked",
@@ -107,8 +116,8 @@ def race(url: str, place: Path, enqueues: int, kills: int, *, processes: int = 2
                 each.result()
             wait_until(
                 lambda: (
-                    _ask(client, ["HLEN", f"rqc:{{{QUEUE}}}:jobs"])
-                    == _ask(client, ["ZCARD", f"rqc:{{{QUEUE}}}:dead"])
+                    ask(client, "HLEN", f"rqc:{{{QUEUE}}}:jobs")
+                    == ask(client, "ZCARD", f"rqc:{{{QUEUE}}}:dead")
                 ),
                 "all has ended",
                 timeout=60,
@@ -118,64 +127,38 @@ def race(url: str, place: Path, enqueues: int, kills: int, *, processes: int = 2
         finally:
             producers.done.set()
             stop.set()
-            for child in running:
-                child.close()
         _judge(client, found)
     return found
 
 
-def _wait_accepted(found: Race, upto: int, child: Child) -> None:
+def _wait_accepted(found: Race, upto: int, crew: Crew) -> None:
     wait_until(
-        lambda: found.accepted > upto,
-        lambda: f"workers run jobs: {child.end_of_log()}",
-        timeout=60,
+        lambda: found.accepted > upto, lambda: f"workers run jobs: {crew.end_of_log()}", timeout=60
     )
 
 
-def _start(url: str, place: Path) -> Child:
-    options = ("--concurrency", "2", "--grace", "1")
-    log = place / "workers.log"
-    return worker("tests.rigs.once.tasks:app", [QUEUE], url, *options, log=log)
-
-
-def _wait_holding(client: Client, victim: Child) -> None:
+def _wait_holding(client: Client, pid: int) -> None:
     """Wait until the worker holds a claim; if it is not its turn for a while, any moment will do."""
-    held = f"-{victim.pid}-"
     for _ in range(200):
-        lines = _ask(client, ["HVALS", f"rqc:{{{QUEUE}}}:state"])
-        if any(held in line for line in lines):
+        lines = ask(client, "HVALS", f"rqc:{{{QUEUE}}}:state")
+        if any(f"-{pid}-" in line for line in lines):
             return
 
 
-def _ask(client: Client, command: list[Any]) -> Any:
-    return client.run(client.calls.delivery.ask([command]))[0]
-
-
-def _look(url: str, found: Race, stop: threading.Event) -> None:
+def _look(url: str, follower: Follower[Names], found: Race, stop: threading.Event) -> None:
     """Read the name and its holder, and follow the log, until told to stop."""
     keys = [f"rqc:{{{QUEUE}}}:{name}" for name in ("slots", "jobs", "state")]
-    last: str | None = None
     with Client(url) as client:
         while True:
             stopped = stop.is_set()
             for _ in range(20):
-                holder, value, line = _ask(client, ["EVAL", STANDING, 3, *keys, f"unique|{NAME}"])
+                holder, value, line = ask(client, "EVAL", STANDING, "3", *keys, f"unique|{NAME}")
                 found.samples += 1
                 if holder != "free" and (not value or line.startswith("dead")):
                     found.problems.append(f"{holder} holds the name, and is {line or 'gone'}")
-            last = _follow(client, found.names, last)
+            follower.catch_up()
             if stopped:
                 return
-
-
-def _follow(client: Client, names: Names, last: str | None) -> str | None:
-    while True:
-        read = client.run(client.calls.audit.read_outbox(QUEUE, last or "-", 5_000))
-        fresh = [(i, raw) for i, raw in read if i != last]
-        if not fresh:
-            return last
-        names.feed(decode(i, raw) for i, raw in fresh)
-        last = fresh[-1][0]
 
 
 def _judge(client: Client, found: Race) -> None:
@@ -186,8 +169,8 @@ def _judge(client: Client, found: Race) -> None:
         found.problems.append(f"{counts['enqueued']} jobs in the log, {found.accepted} accepted")
     if found.names.holders:
         found.problems.append(f"alive in the end by the log: {found.names.holders}")
-    slots = _ask(client, ["HKEYS", f"rqc:{{{QUEUE}}}:slots"])
+    slots = ask(client, "HKEYS", f"rqc:{{{QUEUE}}}:slots")
     left = [each for each in slots if each.startswith("unique|")]
-    dead = _ask(client, ["ZCARD", f"rqc:{{{QUEUE}}}:dead"])
+    dead = ask(client, "ZCARD", f"rqc:{{{QUEUE}}}:dead")
     if left:
         found.problems.append(f"names without jobs in the end: {left} ({dead} are dead)")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import random
 import shutil
@@ -32,6 +33,7 @@ from rq_core.protocol import endings
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Lost, Unsent
+from sql_audit.mirror import sources
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store import migrate
 from sql_audit.store.background import BackgroundCall
@@ -297,8 +299,11 @@ class Simulation:
     def run(self) -> Result:
         """Raises Failed."""
         self.actors: list[Actor] = []
-        # What goes on beside a strand would bring an order of its own: it is done on the strand, at once.
+        stamps = (f"{n:016x}" for n in itertools.count(1))
+        # What goes on beside a strand would bring an order of its own: it is done on the strand, at once. A random
+        # stamp would differ each time.
         with (
+            mock.patch.object(sources, "new_stamp", side_effect=stamps),
             mock.patch.object(BackgroundCall, "_begin", BackgroundCall._run),
             mock.patch.object(endings, "_LOOK", results.LOOK),
         ):

@@ -1,1 +1,1 @@
-"""Whether each wait ends with its job, and how soon, while what tells of ends fails: see scripts/prove/waits."""
+"""Whether each wait ends with its job, and how soon, while what tells of ends fails: see scripts/prove/live waits."""

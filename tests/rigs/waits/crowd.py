@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,8 @@ from typing import Any, Final
 from rq_core import App, JobGone, NoResult, WaitTimeout
 from rq_core.errors import RqCoreError
 from rq_core.protocol.plan import Patience
-from tests.kit.processes import Child
+from tests.rigs.judge.times import percentile
+from tests.rigs.stage import Crew
 
 QUEUE: Final = "waits"
 KEEP_S: Final = 120
@@ -54,14 +54,13 @@ class Found:
 
     def line(self, name: str) -> str:
         """What to tell of it."""
-        late = sorted(self.late_s) or [0.0]
         return (
             f"{name}: {self.asked:,} waits in {self.seconds:.0f} s, {self.faults:,} faults; {self.ended:,} ended"
             " with their value,"
             f" {self.gone:,} of jobs that Redis forgot, {len(self.lost):,} lost; settlement to wait's end: median"
-            f" {statistics.median(late) * 1e3:.2f} ms, 99 % {late[int(len(late) * 0.99)] * 1e3:.1f} ms, most"
-            f" {late[-1] * 1e3:.0f} ms; a look's round trip: median {self.trip_ms:.2f} ms; subscriptions left:"
-            f" {self.listening}"
+            f" {percentile(self.late_s, 0.5) * 1e3:.2f} ms, 99 % {percentile(self.late_s, 0.99) * 1e3:.1f} ms, most"
+            f" {max(self.late_s, default=0.0) * 1e3:.0f} ms; a look's round trip: median {self.trip_ms:.2f} ms;"
+            f" subscriptions left: {self.listening}"
         )
 
     @property
@@ -88,11 +87,12 @@ def run(
     numbers = itertools.count(1)
     ends: dict[str, float] = {}
     over = threading.Event()
-    command = [sys.executable, "-m", "tests.rigs.waits.settler", settles_at, QUEUE, str(file)]
     with App(settles_at, patience=PATIENCE) as owner:
         owner.client.run(owner.client.calls.delivery.handshake(QUEUE))
         owner.client.run(owner.client.calls.admin.configure(QUEUE, {"lease_ms": LEASE_MS}))
-    with App(waits_at, patience=PATIENCE) as app, Child(command, place / "settler.log") as settler:
+    with App(waits_at, patience=PATIENCE) as app, Crew(place) as crew:
+        crew.knows("settler", lambda: ["tests.rigs.waits.settler", settles_at, QUEUE, str(file)])
+        crew.start("settler")
         task = app.task(queue=QUEUE, keep_result=KEEP_S)(answer)
 
         def call() -> None:
@@ -109,8 +109,7 @@ def run(
         looks.join()
         found.seconds = time.monotonic() - began
         found.listening = _left(subscribed)
-        settler.terminate()
-        settler.wait(30)
+        crew.stop("settler")
     for line in file.read_text().splitlines():
         job_id, _, at = line.partition(" ")
         if at and job_id in ends:

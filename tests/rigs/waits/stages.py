@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +17,16 @@ from rq_core.protocol import access
 from tests.kit.clusters import RedisCluster
 from tests.kit.sentinels import SentinelGroup
 from tests.kit.servers import Engine, RedisServer
-from tests.rigs.waits.crowd import QUEUE
+from tests.rigs.stage import served
+from tests.rigs.waits import crowd
+from tests.rigs.waits.crowd import QUEUE, Found, fell_short
 
 KILL_EVERY_S: Final = 0.05
 FAIL_OVER_EVERY_S: Final = 15.0
 MOVE_EVERY_S: Final = 0.5
+SECONDS_MAX: Final = 600.0
+ALONE_SHARE: Final = 20
+"""A lone caller waits for so much fewer jobs: it has one under way."""
 CHANNEL: Final = queue_keys(QUEUE).channel
 RIGHT: Final = "&rqc:{*}:ended"
 
@@ -52,25 +57,16 @@ def subscribed_at(*servers: RedisServer) -> int:
 
 
 @contextlib.contextmanager
-def _server(engine: Engine, place: Path) -> Iterator[RedisServer]:
-    server = RedisServer(engine, place).start()
-    try:
-        yield server
-    finally:
-        server.kill()
-
-
-@contextlib.contextmanager
 def quiet(engine: Engine, place: Path) -> Iterator[Stage]:
     """Nothing goes wrong."""
-    with _server(engine, place) as server:
+    with served(engine, place) as server:
         yield Stage(server.url, server.url, lambda: subscribed_at(server))
 
 
 @contextlib.contextmanager
 def killed(engine: Engine, place: Path) -> Iterator[Stage]:
     """Every 50 ms the connection that listens is killed."""
-    with _server(engine, place) as server, server.client() as control:
+    with served(engine, place) as server, server.client() as control:
 
         def strike() -> None:
             control.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
@@ -90,7 +86,7 @@ def _user(server: RedisServer, role: str, *, without: str) -> str:
 @contextlib.contextmanager
 def waiter_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
     """The user that waits lacks the channel."""
-    with _server(engine, place) as server:
+    with served(engine, place) as server:
         url = _user(server, "producer", without=RIGHT)
         yield Stage(url, server.url, lambda: subscribed_at(server))
 
@@ -98,7 +94,7 @@ def waiter_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
 @contextlib.contextmanager
 def worker_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
     """The user that settles lacks the channel."""
-    with _server(engine, place) as server:
+    with served(engine, place) as server:
         url = _user(server, "worker", without=RIGHT)
         yield Stage(server.url, url, lambda: subscribed_at(server))
 
@@ -190,3 +186,39 @@ class Striker(threading.Thread):
         assert not self.is_alive(), f"a fault lasts for {time.monotonic() - began:.0f} s"
         if self.trouble is not None:
             raise self.trouble
+
+
+def prove(
+    name: str,
+    engine: Engine,
+    place: Path,
+    jobs: int,
+    *,
+    faults: int = 1,
+    callers: int = 16,
+    seconds_max: float = SECONDS_MAX,
+) -> tuple[Found, Sequence[str]]:
+    """Let callers wait ``jobs`` times on this stage, and until it has seen so many faults. Returns what was seen, and
+    what fell short."""
+    if name == ALONE:
+        jobs, callers = jobs // ALONE_SHARE, 1
+    where = place / "servers"
+    where.mkdir()
+    with STAGES[name](engine, where) as stage:
+        striker = Striker(stage)
+        striker.start()
+        try:
+            found = crowd.run(
+                stage.waits_at,
+                stage.settles_at,
+                place,
+                jobs,
+                callers=callers,
+                subscribed=stage.subscribed,
+                seconds_max=seconds_max,
+                more=lambda: bool(stage.every) and striker.is_alive() and striker.count < faults,
+            )
+        finally:
+            striker.stop()
+    found.faults = striker.count
+    return found, fell_short(found, alone=name == ALONE, may_forget=stage.may_forget)

@@ -1,4 +1,4 @@
-"""No wait is lost, whatever goes wrong: scripts/prove/waits in short."""
+"""No wait is lost, whatever goes wrong: scripts/prove/live waits in short."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.servers import engines
-from tests.rigs.waits.__main__ import prove
-from tests.rigs.waits.stages import ALONE, STAGES
+from tests.rigs.waits.stages import ALONE, STAGES, prove
 
 JOBS = 1_000
 

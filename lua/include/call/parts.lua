@@ -1,0 +1,73 @@
+--[[ parts: work that some calls have besides their own, one file for each: what ends with a job, names that are yielded, jobs that leave
+their places. A part notes what it is going to do in lists, which most calls do without, and has those of these steps that it needs:
+
+    decide(id, job, outcome, fence)   a job ends; `job` is its record or its state line, `outcome` is succeeded, cancelled, expired or
+                                      dead, or dies, or nil if another job takes its place or a restore removes it. Returns whether
+                                      something ends with it. Lines that begin alike are not decided again after a no
+    check()                           before the first write: reads what `write` needs, and checks the types of keys that only it touches
+    append(actor)                     appends events, before those of the jobs for whose sake the part did this
+    write()                           writes, before the script does
+
+A part is a file whose name stands under Parts, in the order in which they run. One with a Fact ends with a job: it comes with each script
+that ends jobs, and decides in queues that have the fact. The others come with the files that use them. A script runs the three steps
+behind `decide`; a check refuses one that leaves out a step of one of its parts.
+
+A file names its lists under Lists, and has them in a table `lists` of its own; no other file reads them.
+
+Parts: overdue yielding expiry ended names retaking naming deadline remembered withdrawal dying
+Kept: filled
+Uses: meta(facts)
+]]
+
+local filled = {}   -- the tables of the files that have lists in this call, or had in calls before…
+local count = 0     -- …and how many have now
+
+local function reset()
+  for i = 1, count do
+    local lists = filled[i]
+    for name in pairs(lists) do
+      lists[name] = nil
+    end
+  end
+  count = 0
+end
+
+--- A list of a file; more may be added to it.
+local function list_of(lists, name)
+  local list = lists[name]
+  if not list then
+    list = {}
+    lists[name] = list
+    if not lists.any then
+      count = count + 1
+      lists.any, filled[count] = true, lists
+    end
+  end
+  return list
+end
+
+--- Run a step of all parts that have something to do. Returns whether any file has a list.
+local function run_parts(step, actor)
+  if count == 0 then
+    return false
+  end
+  for i = 1, #PARTS do
+    local part = PARTS[i]
+    if part.lists.any and part[step] then
+      part[step](actor)
+    end
+  end
+  return true
+end
+
+--- A job ends: let all parts decide. Returns whether anything ends with it.
+local function decide_parts(id, job, outcome, fence)
+  local found = false
+  for i = 1, #ENDINGS do
+    local part = ENDINGS[i]
+    if facts[part.fact] and part.decide(id, job, outcome, fence) then
+      found = true
+    end
+  end
+  return found
+end

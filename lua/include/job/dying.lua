@@ -1,0 +1,26 @@
+--[[ dying: jobs that die, and stay in Redis as dead ones, see include/job/dead. No other file lets a job die.
+
+Later: dead_retention_ms
+Lists: died
+Uses: call(now) parts(list_of decide_parts) meta(read_now) dead(check_dead index_dead) telling(tell_ended)
+]]
+
+local lists = {}
+
+--- A job dies, for this reason: its record says so, and the caller writes its line.
+local function dies(id, job, why)
+  job.state, job.reason = 'dead', why
+  read_now('dead_retention_ms')
+  local died = list_of(lists, 'died')
+  died[#died + 1] = id
+  decide_parts(id, job, 'dies')
+end
+
+local function check()
+  check_dead()
+end
+
+local function write()
+  index_dead(lists.died, now)
+  tell_ended(lists.died)
+end

@@ -1,0 +1,202 @@
+"""Jobs as they are shown: those of a queue, those that died, and those that hold names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rq_core.model.job import place_in
+from rq_core.model.machine import (
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_LOSSES,
+    DEFAULT_PRIORITY,
+    LEFT_OPEN,
+    State,
+)
+from rq_core.model.state_line import JobState, write_line
+from rq_core.model.text import number_in, printable
+from rq_core.protocol.job_reads import MEMBERS_MAX
+from rq_core.views.table import Found
+from rq_core.views.text import shortened, span
+
+if TYPE_CHECKING:
+    from rq_core.protocol.operations import Operations
+    from rq_core.protocol.plan import Plan
+    from rq_core.protocol.presence import KnownTasks
+    from rq_core.protocol.unique import Held
+
+ALIVE: Final = tuple(state for state in State if state is not State.DEAD)
+
+
+class ListedJob(NamedTuple):
+    """A job, and which tasks the workers of its queue have."""
+
+    job: JobState
+    known: KnownTasks
+
+
+# What is asked.
+
+
+def listed(
+    calls: Operations, queue: str, states: Sequence[State], task: str | None, limit: int
+) -> Plan[Found[ListedJob]]:
+    """The jobs of a queue in these states, all but dead if none is given."""
+    wanted = states or ALIVE
+    found = yield from calls.reads.jobs(queue, states=wanted, task=task, limit=limit)
+    known = yield from calls.reads.known_tasks(queue)
+    of_task = f" of task {task}" if task is not None else ""
+    *others, last = map(str, wanted)
+    either = f"{', '.join(others)} or {last}" if others else last
+    notes = []
+    if found.cut:
+        notes.append(
+            f"looked at {MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out the others"
+        )
+    elif found.more:
+        notes.append(f"the first {len(found.jobs):,}; --limit shows more")
+    if not known.workers:
+        notes.append(f"no worker runs for {queue}")
+    return Found(
+        [ListedJob(job, known) for job in found.jobs],
+        empty=f"no jobs{of_task} in {queue} are {either}",
+        notes=notes,
+        unread=found.damaged,
+    )
+
+
+def dead(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
+    """The jobs of a queue that died last."""
+    found = yield from calls.reads.dead(queue, limit)
+    more = f"{len(found.jobs):,} of {found.total:,}; --limit shows more"
+    return Found(
+        found.jobs,
+        empty=f"no dead jobs in {queue}",
+        notes=[more] if found.more else [],
+        unread=found.damaged,
+    )
+
+
+def named(calls: Operations, queue: str, name: str | None, limit: int) -> Plan[Found[Held]]:
+    """The names that stand in a queue, or this one alone, and the jobs that hold them."""
+    found = yield from calls.names.held(queue, name, limit=limit + 1)
+    return Found(
+        found[:limit],
+        empty=f"no job of {queue} holds {'a name' if name is None else f'the name {name}'}",
+        notes=[f"{limit:,} of them; --limit shows more"] if len(found) > limit else [],
+        unread=[each.damaged for each in found[:limit] if each.damaged],
+    )
+
+
+# Cells.
+
+
+def number(job: JobState, name: str, default: int = 0) -> int:
+    """Return a number of a job's line, or the default if it has none."""
+    found = number_in(job.fields.get(name))
+    return default if found is None else found
+
+
+def since(job: JobState | None, now_ms: float) -> str:
+    """Return for how long a job has been in its state; empty if there is no job."""
+    if job is None:
+        return ""
+    return "?" if job.since_ms is None else span(now_ms - job.since_ms)
+
+
+def unknown_task(row: ListedJob) -> str:
+    """Return a sentence if a job waits whose task no live worker has; else empty."""
+    waits = row.job.state in (State.READY, State.SCHEDULED)
+    has = row.known.knows(row.job.fields.get("task"))
+    return "no live worker has told of this task" if waits and has is False else ""
+
+
+def notes(row: ListedJob, now_ms: float) -> str:
+    """Return what else there is to say of a job."""
+    job, fields = row.job, row.job.fields
+    found = [unknown_task(row)]
+    due_ms = number_in(fields.get("due"))
+    if job.state is State.SCHEDULED and due_ms is not None:
+        left = due_ms - now_ms
+        found.append(f"due in {span(left)}" if left > 0 else f"due since {span(-left)}")
+    if fields.get("by"):
+        found.append(f"by {fields['by']}")
+    if fields.get("priority", str(DEFAULT_PRIORITY)) != str(DEFAULT_PRIORITY):
+        found.append(f"{fields['priority']} priority")
+    for name, title in (("failed", "failures: "), ("lost", "losses: "), ("lane", "lane ")):
+        if fields.get(name):
+            found.append(f"{title}{fields[name]}")
+    if job.state is State.DEAD:
+        found.append(fields.get("reason", "?"))
+    return "; ".join(filter(None, found))
+
+
+def died_of(job: JobState) -> str:
+    """Return what a job died of, and where; empty if it died of no error."""
+    if job.error is None:
+        return ""
+    place = place_in(job.error.traceback)
+    return shortened(str(job.error)) + (f" ({printable(place)})" if place else "")
+
+
+def holder_state(held: Held) -> str:
+    """Return the state of the job that holds a name."""
+    if held.job is not None:
+        return str(held.job.state)
+    return "?" if held.damaged else "gone"
+
+
+# Documents.
+
+
+def job_document(job: JobState) -> dict[str, Any]:
+    """Return a job for programs. Times are Unix ms."""
+    document: dict[str, Any] = {
+        "id": job.id,
+        "queue": job.queue,
+        "state": str(job.state),
+        "task": job.fields.get("task"),
+        "priority": job.fields.get("priority", str(DEFAULT_PRIORITY)),
+        "claims": number(job, "claim"),
+        "failures": number(job, "failed"),
+        "max_attempts": _limit(job, "attempts", DEFAULT_MAX_ATTEMPTS),
+        "losses": number(job, "lost"),
+        "max_losses": _limit(job, "losses", DEFAULT_MAX_LOSSES),
+        "since_ms": job.since_ms or None,
+        "due_ms": number(job, "due") or None,
+        "expires_ms": number(job, "expires") or None,
+        "worker": job.fields.get("by"),
+        "fence": job.fields.get("fence"),
+        "reason": job.fields.get("reason"),
+        "error": None if job.error is None else job.error._asdict(),
+        "line": write_line(job.state, job.fields),
+    }
+    if job.spec is not None:
+        document["args"] = _part(job.spec, "args")
+        document["headers"] = _part(job.spec, "headers") or {}
+    return document
+
+
+def listed_document(row: ListedJob) -> dict[str, Any]:
+    """Return a job for programs, and whether a worker knows its task."""
+    return job_document(row.job) | {"task_known": row.known.knows(row.job.fields.get("task"))}
+
+
+def name_document(held: Held) -> dict[str, Any]:
+    """Return a name for programs, and the job that holds it."""
+    job = None if held.job is None else job_document(held.job)
+    return {"name": held.name, "id": held.job_id, "until_ms": held.until_ms, "job": job}
+
+
+def _limit(job: JobState, name: str, default: int) -> int | None:
+    """Return how many attempts or losses a job has; None if the task of its worker decides."""
+    limit = number(job, name, default)
+    return None if limit == LEFT_OPEN else limit
+
+
+def _part(spec: str, name: str) -> Any:
+    try:
+        return json.loads(spec)[name]
+    except (ValueError, KeyError, TypeError):
+        return None

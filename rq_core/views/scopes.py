@@ -1,0 +1,113 @@
+"""Scopes as they are shown: those of a queue, and the one that a job waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rq_core.model.limits import shown
+from rq_core.model.scopes import QUEUE, WEIGHT, family_of, is_rate
+from rq_core.views.table import Found
+from rq_core.views.text import ago
+
+if TYPE_CHECKING:
+    from rq_core.protocol.operations import Operations
+    from rq_core.protocol.plan import Plan
+    from rq_core.protocol.scope_reads import ScopeStatus, Standing
+
+
+def scopes(calls: Operations, queue: str, limit: int) -> Plan[Found[ScopeStatus]]:
+    """The scopes of a queue that limit its jobs."""
+    found = yield from calls.reads.caps(queue, limit + 1)
+    return Found(
+        found[:limit],
+        empty=f"nothing limits the jobs of {queue}",
+        notes=[f"the first {limit:,}; --limit shows more"] if len(found) > limit else [],
+    )
+
+
+def scope_document(status: ScopeStatus) -> dict[str, Any]:
+    """Return a scope for programs."""
+    declared = None if status.declared is None else str(status.declared)
+    return status._asdict() | {"limit": str(status.limit), "declared": declared}
+
+
+def limit_of(status: ScopeStatus) -> str:
+    """Return the limit of a scope, or the weight of a key."""
+    if _is_weight(status):
+        return f"weighs {status.limit}"
+    whole_family = "=" not in status.scope and status.scope != QUEUE and not status.keyless
+    return shown(status.limit) + (" each" if whole_family else "")
+
+
+def holders_of(status: ScopeStatus) -> object:
+    """Return how many jobs hold a scope; empty where none can."""
+    return "" if is_rate(status.scope) or _is_weight(status) else status.holders
+
+
+def waiting_of(status: ScopeStatus) -> str:
+    """Return how many jobs wait for a scope; empty where none can."""
+    return "" if _is_weight(status) else f"{status.waiting:,}{'+' if status.partial else ''}"
+
+
+def _is_weight(status: ScopeStatus) -> bool:
+    return family_of(status.scope) == WEIGHT
+
+
+def scope_notes(status: ScopeStatus, now_ms: float) -> str:
+    """Return what else there is to say of a scope."""
+    notes = []
+    if status.resumes_ms is not None:
+        first = "the first " if "=" not in status.scope else ""
+        notes.append(f"{first}resumes {ago(status.resumes_ms, status.now_ms or now_ms)}")
+    if status.source == "live":
+        by = f" by {status.set_by}" if status.set_by else ""
+        at = f" {ago(status.set_at_ms, now_ms)}" if status.set_at_ms else ""
+        notes.append(f"set live{by}{at}")
+        if status.declared is not None:
+            notes.append(f"code says {shown(status.declared)}")
+    elif status.source == "family":
+        notes.append(f"as {family_of(status.scope)}")
+    return "; ".join(notes)
+
+
+def standing_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
+    """Return what there is to say of a job's lane and of what it waits for, by name."""
+    rows = [("lane", standing.lane)] if standing.lane else []
+    if standing.paused and standing.job.state == "ready":
+        rows.append(("waits for", "the queue, which is paused"))
+    elif standing.scope is not None:
+        rows.append(("waits for", standing.scope))
+        if is_rate(standing.scope) and standing.limit.most:
+            rows.append(("rate", shown(standing.limit)))
+            if standing.resumes_ms is not None:
+                rows.append(("resumes", ago(standing.resumes_ms, standing.now_ms or now_ms)))
+        else:
+            rows.append(("cap", f"{shown(standing.limit)}, held by {standing.holders:,}"))
+            for holder in standing.shown:
+                since = f", since {ago(holder.since_ms, now_ms)}" if holder.since_ms else ""
+                rows.append(("held by", f"{holder.id} at {holder.worker or '?'}{since}"))
+            if standing.holders > len(standing.shown) > 0:
+                rows.append(("", f"and {standing.holders - len(standing.shown):,} more"))
+    if standing.ahead:
+        where = "in its lane" if standing.ahead_in == "lane" else "may run before it"
+        least = "at least " if standing.ahead_at_least else ""
+        rows.append(("ahead", f"{least}{standing.ahead:,} {where}"))
+    return rows
+
+
+def standing_document(standing: Standing) -> dict[str, Any]:
+    """Return the same for programs."""
+    return {
+        "lane": standing.lane or None,
+        "place": standing.place or None,
+        "waits_for": standing.scope,
+        "limit": None if standing.scope is None else str(standing.limit),
+        "holders": standing.holders,
+        "held_by": [holder._asdict() for holder in standing.shown],
+        "resumes_ms": standing.resumes_ms,
+        "now_ms": standing.now_ms,
+        "ahead": standing.ahead,
+        "ahead_in": standing.ahead_in or None,
+        "ahead_at_least": standing.ahead_at_least,
+        "paused": standing.paused,
+    }

@@ -1,0 +1,50 @@
+"""Every list as a page would use it: a question, cells and documents, without the command line."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rq_core.cli.root import COMMANDS
+from rq_core.model.machine import State
+from rq_core.protocol import presence
+from rq_core.protocol.presence import Presence
+from rq_core.views.lists import LISTS
+from rq_core.views.table import Found
+from tests.kit.seed import QUEUE, Seed
+
+ASKED: dict[str, tuple[Any, ...]] = {
+    "queues": (),
+    "workers": ([QUEUE],),
+    "jobs": (QUEUE, [State.READY], None, 10),
+    "dead": (QUEUE, 10),
+    "unique": (QUEUE, None, 10),
+    "caps": (QUEUE, 10),
+}
+
+
+@pytest.fixture
+def seed(valkey_url: str) -> Iterator[Seed]:
+    with Seed(valkey_url, real_clock=True) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_is_a_question_cells_and_documents(seed: Seed, name: str) -> None:
+    view = LISTS[name]
+    seed.enqueue("dies")
+    seed.fail(*seed.claim().jobs, verdict="final")
+    seed.enqueue("waits", seed.job("named", name="t/n=1"))
+    seed.cap("tenant", 1)
+    says = Presence("db-1", 7, "1.0", "c0de", (QUEUE,), 4, 1, 0)
+    seed.client.run(presence.tell("rqc", "w-1", says, [QUEUE], ["t"]))
+
+    found: Found[Any] = seed.client.run(view.query(seed.calls, *ASKED[name]))
+
+    assert found.rows
+    for row in found.rows:
+        assert json.loads(json.dumps(view.document(row)))
+        assert len(view.cells(row, seed.now)) == len(view.columns)
+    assert {*view.whole, *view.drop} <= {*view.columns}
+    assert name in COMMANDS

@@ -1,0 +1,57 @@
+"""Pages say what callers must know of how long calls wait, of failovers, of suspects, and of rights."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rq_core.connections import line, wire
+from rq_core.protocol.plan import Patience
+from tests.docs.transcript import DOCS
+
+
+def section(page: str, heading: str) -> str:
+    """The text below a heading, up to the next one of its level, in one line."""
+    text = (DOCS / page).read_text()
+    found = re.search(
+        rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,3}} |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    assert found is not None, (page, heading)
+    return " ".join(found[2].split())
+
+
+def test_a_page_says_how_long_a_call_waits_that_was_sent() -> None:
+    """From 4 to 46 s, and no page said so."""
+    patience = Patience()
+    said = section("how-to/servers.md", "How long a call waits")
+
+    for words in (
+        f"could not be sent: no connection | {patience.unsent:g} s",
+        f"({line.CONNECT_TIMEOUT_S:g} s at most)",
+        f"the server to answer again, {patience.unknown:g} s at most | `OutcomeUnknown`",
+        f"gives a connection up after {wire.SOCKET_TIMEOUT_S:g} s without a reply",
+        f"a worker after {wire.WORKER_SOCKET_TIMEOUT_S:g} s",
+    ):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "words"),
+    [
+        ("how-to/names.md", "Unique", "A failover, also a planned one"),
+        ("how-to/names.md", "Unique", "two jobs of one name"),
+        ("how-to/tasks.md", "Suspects", "runs one suspect at a time"),
+        ("how-to/tasks.md", "Suspects", "costs each of the jobs beside it one loss"),
+        ("how-to/audit-log.md", "How it went", "for a million claims"),
+        ("reference/rights.md", "Prepare the server", "switches a queue's log on or off"),
+    ],
+)
+def test_a_page_says_what_may_surprise(page: str, heading: str, words: str) -> None:
+    assert words in section(page, heading)
+
+
+def test_a_page_names_the_drain_of_an_async_test() -> None:
+    page = (DOCS / "how-to/testing.md").read_text()
+
+    assert "await `fake.drain_async()`" in page

@@ -1,0 +1,72 @@
+"""Lines that handlers write of their own runs into a file, so that a test sees what really ran, whatever Redis says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rq_core import current_job
+
+WITNESS: Final = "RQ_CORE_TEST_WITNESS"
+"""The variable that names the file."""
+
+
+def write(what: str, **facts: Any) -> None:
+    """Append one line in one write: a line of a process that is killed then is there whole.
+
+    It has two times: of the clock that all processes of the machine share (s), and of Unix (ms).
+    """
+    known = {
+        "what": what,
+        "pid": os.getpid(),
+        "at": time.monotonic(),
+        "at_ms": time.time_ns() / 1e6,
+    }
+    line = json.dumps({**known, **facts}).encode() + b"\n"
+    handle = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(handle, line)
+    finally:
+        os.close(handle)
+
+
+def note(what: str, **facts: Any) -> None:
+    """Write a line with the job that runs, and the number of its claim."""
+    job = current_job()
+    write(what, queue=job.queue, job=job.id, claim=job.claim, **facts)
+
+
+@contextlib.contextmanager
+def noted(**facts: Any) -> Iterator[None]:
+    """Note that the handler starts, and how it ends: ``end`` if it comes to its end, ``failed`` if it raises."""
+    note("start", **facts)
+    try:
+        yield
+    except BaseException:
+        note("failed", **facts)
+        raise
+    note("end", **facts)
+
+
+class Witness:
+    """The lines of a file, read as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = 0
+        self._lines: list[dict[str, Any]] = []
+
+    def lines(self, what: str | None = None) -> list[dict[str, Any]]:
+        """Return all lines so far, or those that say this."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                fresh, end, _ = file.read().rpartition(b"\n")
+            self._read += len(fresh) + len(end)
+            self._lines += [json.loads(line) for line in fresh.splitlines()]
+        return [line for line in self._lines if what is None or line["what"] == what]

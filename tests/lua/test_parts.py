@@ -1,0 +1,194 @@
+"""A part that ends with a job is one Lua file and one row: whatever ends a job, its key loses what it had of it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rq_core.model.keys import KEY_TYPES, queue_keys
+from rq_core.model.machine import State
+from rq_core.scripts import script
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import Script, build_function
+from tests.kit.clock import CLOCK
+from tests.kit.seed import NO_FENCE, Seed
+from tests.kit.wires import LossyWire
+from tests.lua import test_matrix as matrix
+
+FACTS = {"progress": "tracks", "signals": "waits_for_signals"}
+"""Key of a part, which is its name, and the fact that switches it on."""
+
+
+def part(name: str) -> str:
+    """A part that has a field of its own key for each job, and removes it when the job ends."""
+    return f"""--[[ {name}: something that is noted of a job until it ends.
+
+Fact: {FACTS[name]}
+With: {name}
+Unread: {name}
+Lists: ended_here
+Uses: parts(list_of) batch(call_many)
+]]
+
+local lists = {{}}
+
+local function decide(id)
+  local ended = list_of(lists, 'ended_here')
+  ended[#ended + 1] = id
+  return true
+end
+
+local function check()
+  check_keys()
+end
+
+local function write()
+  call_many('HDEL', {name}, lists.ended_here)
+end
+"""
+
+
+def includes() -> dict[str, str]:
+    """Both parts, and their row."""
+    row = script.include("parts").replace("Parts: ", f"Parts: {' '.join(FACTS)} ", 1)
+    return {"clock": CLOCK, "parts": row, **{name: part(name) for name in FACTS}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _known_keys() -> Iterator[None]:
+    """The model has the keys of both parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FACTS:
+            patch.setitem(KEY_TYPES, name, "hash")
+        yield
+
+
+@pytest.fixture(scope="module")
+def scripts(_known_keys: None) -> Callable[[str], Script]:
+    return partial(build_function, variant=Variant(includes=includes()))
+
+
+@pytest.fixture
+def seed(redis_url: str, scripts: Callable[[str], Script]) -> Iterator[Seed]:
+    with Seed(redis_url, scripts=scripts) as made:
+        yield made
+
+
+def switch_on(seed: Seed, name: str) -> None:
+    """The queue uses a part from now on."""
+    control: Any = seed.control
+    version = control.hget(seed.keys("meta"), "v") or "0"
+    control.hset(seed.keys("meta"), mapping={FACTS[name]: 1, "v": f"{version}.{name}"})
+
+
+def noted(seed: Seed, name: str = "progress") -> set[str]:
+    control: Any = seed.control
+    return set(control.hkeys(seed.keys(name)))
+
+
+@pytest.mark.parametrize("each", matrix.STANDS, ids=lambda each: each.name)
+def test_whatever_ends_a_job_ends_the_part(
+    seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
+) -> None:
+    """Each call of the matrix, on a job in each state."""
+    control: Any = seed.control
+    for probe, wrong in matrix.cases(each):
+        with subtests.test(call=probe.name, wrong_fence=wrong):
+            start = seed.now
+            other = seed.of(f"{probe.name.replace(' ', '-')}.{wrong}")
+            other.cap(matrix.FULL_SCOPE, 0)
+            fence = each.seed(other) or NO_FENCE
+            if wrong:
+                epoch, _, number = fence.partition("-")
+                fence = f"{epoch}-{int(number) + (1 if each.name == 'held' else -1)}"
+            control.hset(other.keys("progress"), mapping={matrix.JOB: 1, "another": 1})
+            switch_on(other, "progress")
+            path = matrix.walk(each.state, probe.script, matrix.facts_of(each, probe, wrong=wrong))
+
+            probe.call(other, fence)
+
+            has_ended = any(t.source and t.target in (None, State.DEAD) for t in path)
+            assert noted(other) == {"another"} | (set() if has_ended else {matrix.JOB})
+            seed.clock.set(start)
+
+
+def test_the_part_goes_with_its_queue(seed: Seed) -> None:
+    control: Any = seed.control
+    seed.complete(seed.running("a"))
+    control.hset(seed.keys("progress"), "left", 1)
+
+    seed.client.run(seed.calls.deletion.delete(seed.queue, by="operator"))
+
+    assert not control.exists(seed.keys("progress"))
+
+
+def test_the_key_of_a_part_is_named_in_one_file() -> None:
+    """Every script that ends jobs has it all the same."""
+    texts = [path.read_text() for path in script.directory().glob("**/*.lua")]
+    assert not any("progress" in text for text in texts)
+    row, own = script.include("parts"), part("progress")
+    assert "With: progress" in own
+    assert "progress" not in row
+
+
+def calls_of(wire: LossyWire, name: str, scripts: Callable[[str], Script]) -> list[Sequence[Any]]:
+    function = scripts(name).function
+    return [call for call in wire.calls if call[1] == function]
+
+
+def keys_of(call: Sequence[Any]) -> set[str]:
+    return set(call[3 : 3 + int(call[2])])
+
+
+@contextmanager
+def recorded(url: str, scripts: Callable[[str], Script]) -> Iterator[tuple[Seed, LossyWire]]:
+    wire = LossyWire(url)
+    with Seed(url, scripts=scripts, wire=wire) as made:  # type: ignore[arg-type]
+        yield made, wire
+
+
+@pytest.mark.parametrize(
+    "used", [("progress",), ("signals",), ("progress", "signals"), ()], ids="-".join
+)
+def test_a_queue_carries_the_keys_of_the_parts_that_it_uses(
+    redis_url: str, scripts: Callable[[str], Script], used: tuple[str, ...]
+) -> None:
+    with recorded(redis_url, scripts) as (seed, wire):
+        control: Any = seed.control
+        seed.enqueue("before")
+        for name in used:
+            switch_on(seed, name)
+        for name in FACTS:
+            control.hset(seed.keys(name), "a", 1)
+        seed.enqueue("a")
+        wire.sent.clear()
+        held = seed.claim(2).jobs
+        seed.complete(*held)
+
+        expected = {queue_keys(seed.queue)(name) for name in used}
+        every = {queue_keys(seed.queue)(name) for name in FACTS}
+        for script_name in ("claim", "complete"):
+            (call,) = calls_of(wire, script_name, scripts)
+            assert keys_of(call) & every == expected
+        assert {name for name in FACTS if noted(seed, name)} == set(FACTS) - set(used)
+
+
+def test_a_queue_with_a_part_and_kept_results_carries_both(
+    redis_url: str, scripts: Callable[[str], Script]
+) -> None:
+    with recorded(redis_url, scripts) as (seed, wire):
+        control: Any = seed.control
+        seed.enqueue(seed.job("a", keep_ms=60_000))
+        switch_on(seed, "signals")
+        control.hset(seed.keys("signals"), "a", 1)
+        seed.turn(*seed.claim().jobs, values={1: "7"})
+
+        call = calls_of(wire, "turn", scripts)[-1]
+        assert keys_of(call) == {
+            queue_keys(seed.queue)(name)
+            for name in set(scripts("turn").all_keys) - {"progress"}
+        }  # fmt: skip
+        assert noted(seed, "signals") == set()
+        assert control.hget(seed.keys("returned"), "a") == "7"

@@ -1,0 +1,174 @@
+"""The stage of the long proofs: a server, and processes on it that are started, killed, and started again.
+
+What processes print is in one log, and what handlers note of their runs in one witness file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from tests.kit import processes
+from tests.kit.processes import Child
+from tests.kit.servers import Engine, RedisServer
+from tests.kit.wait import wait_until
+from tests.kit.witness import WITNESS, Witness
+
+STOP_S: Final = 30.0
+WORKER: Final = "worker"
+DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
+"""Settings of a server that keeps what it has acknowledged when it is killed."""
+
+
+@dataclass
+class Unit:
+    """One process that is kept running."""
+
+    kind: str
+    process: Child
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class Crew:
+    """Processes of some kinds, each started in one way. Use it in a ``with``: at the end all are killed."""
+
+    def __init__(self, place: Path, variables: Mapping[str, str] | None = None) -> None:
+        """``variables`` are added to the environment of each process."""
+        self.place = place
+        self.witness = Witness(place / "witness.jsonl")
+        self.log = place / "log"
+        self.units: list[Unit] = []
+        self._variables = {WITNESS: str(self.witness.path), **(variables or {})}
+        self._commands: dict[str, Callable[[], Sequence[str]]] = {}
+        self._mending = threading.Lock()
+
+    def knows(self, kind: str, command: Callable[[], Sequence[str]]) -> None:
+        """Start processes of this kind as ``python -m`` with these words, which are asked for at each start."""
+        self._commands[kind] = command
+
+    def knows_workers(self, app: str, queues: Sequence[str], url: str, *options: str) -> None:
+        """Start ``rq-core worker`` as the kind `WORKER`."""
+        self.knows(WORKER, lambda: [*processes.worker_words(app, queues, url), *options])
+
+    def _launch(self, kind: str) -> Child:
+        return processes.python(*self._commands[kind](), log=self.log, variables=self._variables)
+
+    def start(self, kind: str = WORKER) -> Unit:
+        """Start one more process of this kind."""
+        self.units.append(Unit(kind, self._launch(kind)))
+        return self.units[-1]
+
+    def wait_started(self, count: int) -> None:
+        """Wait until so many workers have said that they began."""
+        wait_until(
+            lambda: self.said().count("worker started") >= count,
+            lambda: f"{count} workers run: {self.end_of_log()}",
+            timeout=60,
+        )
+
+    def kill(self, unit: Unit) -> None:
+        """Kill a process, stopped or not, and start it no more."""
+        unit.process.close()
+        self.units.remove(unit)
+
+    def mend(self) -> None:
+        """Start again what has ended, as a service manager does."""
+        with self._mending:
+            for unit in self.units:
+                if unit.process.poll() is not None:
+                    unit.process.wait()
+                    unit.process = self._launch(unit.kind)
+
+    def rest(self, seconds: float) -> None:
+        """Let time pass, and keep everything running."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.mend()
+            time.sleep(min(0.05, left))
+
+    def stop(self, *kinds: str) -> list[int]:
+        """End these in order (SIGTERM), start them no more, and return their statuses.
+
+        Raises AssertionError if one does not end.
+        """
+        ending = [unit for unit in self.units if unit.kind in kinds]
+        self.units = [unit for unit in self.units if unit.kind not in kinds]
+        for unit in ending:
+            unit.process.terminate()
+        statuses = []
+        for unit in ending:
+            try:
+                statuses.append(unit.process.wait(STOP_S))
+            except subprocess.TimeoutExpired as error:
+                raise AssertionError(f"a {unit.kind} did not end: {self.end_of_log()}") from error
+            finally:
+                unit.process.close()
+        return statuses
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for unit in self.units:
+            unit.process.close()
+
+    def of(self, kind: str, draw: random.Random) -> Unit:
+        """Draw a process of this kind."""
+        return draw.choice([unit for unit in self.units if unit.kind == kind])
+
+    def said(self) -> str:
+        """Return what all processes have printed."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def end_of_log(self) -> str:
+        return self.said()[-3_000:]
+
+
+@contextlib.contextmanager
+def workers(
+    place: Path,
+    app: str,
+    queues: Sequence[str],
+    url: str,
+    *options: str,
+    count: int = 1,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Crew]:
+    """So many workers, which have begun."""
+    with Crew(place, variables) as crew:
+        crew.knows_workers(app, queues, url, *options)
+        for _ in range(count):
+            crew.start()
+        crew.wait_started(count)
+        yield crew
+
+
+@contextlib.contextmanager
+def served(
+    engine: Engine, place: Path, options: Mapping[str, str] | None = None
+) -> Iterator[RedisServer]:
+    """A server of its own."""
+    server = RedisServer(engine, place, options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextlib.contextmanager
+def directory() -> Iterator[Path]:
+    """A directory that goes at the end."""
+    with tempfile.TemporaryDirectory(prefix="rq-core-rig-") as name:
+        yield Path(name)
