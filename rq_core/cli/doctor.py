@@ -28,8 +28,8 @@ from rq_core.protocol import server_check
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
-    from rq_core.doctor import Finding
-    from rq_core.model.plugins import Differences
+    from rq_core.doctor import Finding, Look
+    from rq_core.doctor.repair import Audit
 
 
 @click.command()
@@ -85,14 +85,11 @@ def doctor(
         here, lost = _named(client, queues, of_log)
         for queue in (*here, *lost):
             report = _report(queue)
-            drift = partial(_drift, client, queue, audit_url, report, is_logged=queue in of_log)
-            before = drift()
+            audit = partial(_audit, client, queue, audit_url, report, is_logged=queue in of_log)
             if queue in here:
                 _report_unlisted(client, queue, report, mend=mend)
                 _report_mirror(client, queue, report)
-                _examine(client, queue, who if mend else None, report, before)
-            # After a repair, whose events SQL need not have yet.
-            _compare(report, drift() if mend and before else before)
+            _examine(client, queue, who if mend else None, report, audit)
             tell(report, mend=mend)
     if as_json:
         print_json(reports)
@@ -196,57 +193,42 @@ def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
 
 
 def _examine(
-    client: Client,
-    queue: str,
-    by: str | None,
-    report: dict[str, Any],
-    drift: Differences | None,
+    client: Client, queue: str, by: str | None, report: dict[str, Any], audit: Audit
 ) -> None:
-    """Look at one queue in Redis; ``by`` None only looks."""
-    from rq_core.doctor import Audited, diagnose, repair
+    """Look at one queue; ``by`` None only looks."""
+    from rq_core.doctor import Kind, diagnose, repair
 
-    told = Audited.of(drift)
     try:
-        found = diagnose(client, queue, told=told)
-        report["found"] += [_document(f) for f in found]
-        left = found if by is None else repair(client, queue, found, by=by, told=told)
-        report["left"] += [_document(f) for f in left]
+        found = diagnose(client, queue, audit=audit)
+        left = found if by is None else repair(client, queue, found, by=by, audit=audit)
     except (LayoutMismatch, QueueDamaged) as error:
         report["error"] = str(error)
+        return
+    for part, findings in (("found", found), ("left", left)):
+        report[part] += [_document(f) for f in findings if f.kind is not Kind.UNKNOWN]
+    report["unknown"] += [f.says for f in left if f.kind is Kind.UNKNOWN]
 
 
-def _drift(
+def _audit(
     client: Client,
     queue: str,
     audit_url: str | None,
     report: dict[str, Any],
     *,
     is_logged: bool,
-) -> Differences | None:
-    """Compare one queue with its log; None without one. ``is_logged``: by the log it should be there."""
+) -> Look | None:
+    """Look at one queue and its log; None without one. ``is_logged``: by the log it should be there."""
     if audit_url is None or report["error"] is not None:
         return None
     try:
         if not is_logged and not client.run(client.calls.reads.counts(queue)).audit:
             return None
-        return plugins.drift()(audit_url, client, queue)
+        look: Look = plugins.drift()(audit_url, client, queue)
     except RqCoreError as error:
         # What Redis alone shows is told all the same.
         report["error"] = str(error)
         return None
-
-
-def _compare(report: dict[str, Any], differences: Differences | None) -> None:
-    """Report what the log tells differently."""
-    if differences is None:
-        return
-    drift: list[dict[str, Any]] = [
-        {"kind": "drift", "job": job, "keys": [], "says": says, "mendable": False}
-        for job, says in differences.found
-    ]
-    report["found"] += drift
-    report["left"] += drift
-    report["unknown"] += differences.unknown
+    return look
 
 
 def _document(finding: Finding) -> dict[str, Any]:

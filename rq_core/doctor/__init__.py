@@ -11,8 +11,7 @@ What a running fleet makes untrue for a moment is no finding: a lease that is ov
 swept, a job that is due and not yet promoted.
 """
 
-from rq_core.doctor.audited import Audited
 from rq_core.doctor.finding import Edit, Finding, Kind
-from rq_core.doctor.repair import diagnose, examine, repair
+from rq_core.doctor.repair import Look, diagnose, examine, examined, repair
 
-__all__ = ["Audited", "Edit", "Finding", "Kind", "diagnose", "examine", "repair"]
+__all__ = ["Edit", "Finding", "Kind", "Look", "diagnose", "examine", "examined", "repair"]

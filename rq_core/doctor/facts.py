@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rq_core.doctor import told
-from rq_core.doctor.difference import Owner, guarded
-from rq_core.doctor.expected import Expected
+from rq_core.doctor import settings
+from rq_core.doctor.comparison import Owner, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
+from rq_core.doctor.image import Image
+from rq_core.doctor.line import unlike
 from rq_core.doctor.log import Log
-from rq_core.doctor.unlike import unlike
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.counted import counted
 from rq_core.model.events import JobRecord
+from rq_core.model.job import spec_fault, spec_of
 from rq_core.model.machine import CLAIMED_STATES, State
 from rq_core.model.scopes import QUEUE
 from rq_core.model.state_line import SHOWN_MAX, Job
@@ -23,27 +24,33 @@ from rq_core.model.text import shorten
 STRAYS_SHOWN: Final = 3
 
 
-def findings(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
+def findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     """Say what is gone or cannot be read, and where the log differs.
 
     A job whose line comes back takes its ``differing`` indexes along, and they are no findings of their own.
     """
-    yield from _specs(expected)
-    yield from _lineless(expected.view)
-    yield from _queue(expected)
-    yield from _caps(expected.view)
-    yield from _wake(expected)
-    yield from _log(expected, differing)
-    yield from _outbox(expected.view.log)
-    yield from told.findings(expected.view)
+    yield from _specs(image)
+    yield from _lineless(image.view)
+    yield from _queue(image)
+    yield from _caps(image.view)
+    yield from _wake(image)
+    yield from _log(image, differing)
+    yield from _outbox(image.view.log)
+    yield from settings.findings(image.view)
 
 
-def _specs(expected: Expected) -> Iterator[Finding]:
-    for job_id, job in expected.jobs.items():
-        if job_id not in expected.view.snapshot["jobs"]:
+def _specs(image: Image) -> Iterator[Finding]:
+    specs, records = image.view.snapshot["jobs"], image.view.log.records
+    for job_id, job in image.jobs.items():
+        if job_id not in specs:
             after = "; the worker that claims it will fail it" if job.state is State.READY else ""
             says = f"job {job_id} is {job.state} and has no arguments{after}"
             yield Finding(Kind.NO_SPEC, says, job_id)
+            continue
+        record = records.get(job_id)
+        digest = None if record is None else record.digest
+        if wrong := spec_fault(spec_of(specs[job_id]), job.fields["task"], digest):
+            yield Finding(Kind.SPEC_DIFFERS, f"job {job_id} is {job.state}, and {wrong}", job_id)
 
 
 def _lineless(view: View) -> Iterator[Finding]:
@@ -55,9 +62,9 @@ def _lineless(view: View) -> Iterator[Finding]:
         yield Finding(Kind.NO_LINE, f"{says}; {how}", job_id)
 
 
-def _queue(expected: Expected) -> Iterator[Finding]:
-    snapshot = expected.view.snapshot
-    if not expected.view.facts.get("epoch"):
+def _queue(image: Image) -> Iterator[Finding]:
+    snapshot = image.view.snapshot
+    if not image.view.facts.get("epoch"):
         if any(snapshot.values()):
             says = (
                 "`meta` is gone: a new epoch begins, with default settings;"
@@ -83,17 +90,17 @@ def _caps(view: View) -> Iterator[Finding]:
         yield Finding(Kind.NO_CAPS, says)
 
 
-def _wake(expected: Expected) -> Iterator[Finding]:
-    view = expected.view
+def _wake(image: Image) -> Iterator[Finding]:
+    view = image.view
     tokens = len(view.snapshot["wake"])
     # Whatever else it does, repair.lua leaves one token.
     edits = (Edit("wake", "", str(tokens), "1"),)
     if tokens > 1:
         says = f"there are {tokens} wake tokens instead of one"
         yield Finding(Kind.INDEX, says, edits=edits)
-    elif not tokens and view.facts.get("epoch") and not _gated(expected):
-        ready = [job for _, job in expected.in_state(State.READY)]
-        places = expected.places
+    elif not tokens and view.facts.get("epoch") and not _gated(image):
+        ready = [job for _, job in image.in_state(State.READY)]
+        places = image.places
         count = sum(job.lane is None or places[job.lane].on is None for job in ready)
         if count:
             are_ready = counted(count, "job is ready", "jobs are ready")
@@ -101,11 +108,11 @@ def _wake(expected: Expected) -> Iterator[Finding]:
             yield Finding(Kind.NO_WAKE, says, edits=edits)
 
 
-def _gated(expected: Expected) -> bool:
+def _gated(image: Image) -> bool:
     """Say whether claims give out nothing for now; see claim/claiming.lua."""
-    view = expected.view
+    view = image.view
     most = view.limit(QUEUE).most
-    full = most is not None and len(expected.in_state(*CLAIMED_STATES)) >= most
+    full = most is not None and len(image.in_state(*CLAIMED_STATES)) >= most
     backlogged = view.facts.get("audit") == "on" and any(
         view.fact(f"backlog_{unit}") >= 2 * view.fact(f"backlog_max_{unit}")
         for unit in ("jobs", "bytes")
@@ -113,20 +120,20 @@ def _gated(expected: Expected) -> bool:
     return full or backlogged or bool(view.fact("paused"))
 
 
-def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
-    view = expected.view
+def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
+    view = image.view
 
     def told(kind: Kind, job_id: str, says: str) -> Finding:
         """Return a finding that is mended by a baseline event, and by the line if the log still has that."""
         owner = ("job", job_id)
-        edits = differing.pop(owner, []) if job_id in expected.restored else []
+        edits = differing.pop(owner, []) if job_id in image.restored else []
         relog = Edit("outbox", job_id, "", RELOG)
-        return Finding(kind, says, job_id, guarded(expected, owner, [*edits, relog]))
+        return Finding(kind, says, job_id, guarded(image, owner, [*edits, relog]))
 
     for job_id, job in view.jobs.items():
         record = view.log.records.get(job_id)
         if record is None:
-            if view.log.whole:
+            if view.log.whole and job_id not in view.log.doubtful:
                 says = f"job {job_id} is {job.state}, and the log does not have it"
                 yield told(Kind.UNLOGGED, job_id, says)
         elif differs := list(_unlike(job, record)):
@@ -135,7 +142,7 @@ def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Fin
     for job_id, why in view.unreadable.items():
         line = shorten(view.lines[job_id], SHOWN_MAX)
         says = f"the state of job {job_id} cannot be read, {why}: {line!r}"
-        if job_id in expected.restored:
+        if job_id in image.restored:
             yield told(Kind.UNREADABLE, job_id, says)
         else:
             says += "; the log does not say how it was"
@@ -143,8 +150,11 @@ def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Fin
     for job_id, record in view.log.records.items():
         if record.state is not None and job_id not in view.lines:
             says = f"job {job_id} is {record.state} by the log, and Redis does not have it"
-            if job_id in expected.restored:
+            if job_id in image.restored:
                 says += "; its arguments are there, so it can be put back"
+            elif job_id in view.log.only_sql:
+                yield Finding(Kind.LOST, f"{says}; `rq-core audit restore` puts it back", job_id)
+                continue
             yield told(Kind.LOST, job_id, says)
 
 

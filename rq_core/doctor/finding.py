@@ -18,6 +18,8 @@ class Kind(StrEnum):
     """A state line, or a limit, that no script wrote."""
     NO_SPEC = "no_spec"
     """A live job whose arguments are gone: the worker that claims it can only fail it."""
+    SPEC_DIFFERS = "spec_differs"
+    """A live job whose task, arguments or timeout are not those with which it was enqueued."""
     NO_LINE = "no_line"
     """A job's arguments without its line, and the outbox does not go back far enough to say how the job stood."""
     NO_CAPS = "no_caps"
@@ -32,6 +34,10 @@ class Kind(StrEnum):
     """A live job that the log does not have, though it begins with the queue."""
     LOST = "lost"
     """A job that is live by the log, and that Redis does not have."""
+    DRIFT = "drift"
+    """Redis and the audit database differ in what no other finding tells."""
+    UNKNOWN = "unknown"
+    """Why it cannot be told whether they do."""
     LOG_GAP = "log_gap"
     """Numbers are missing in the outbox."""
     LOG_STRAY = "log_stray"
@@ -68,6 +74,11 @@ class Finding:
     job_id: str | None = None
     edits: tuple[Edit, ...] = ()
     """What mends it: carried out together, or not at all."""
+    owner: tuple[str, str] | None = None
+    """Of a difference of indexes: what its members are there for, such as a job, a lane or a name."""
+
+    lost: int | None = None
+    """How many jobs were alive by the log of a queue that Redis has lost."""
 
     @property
     def mendable(self) -> bool:

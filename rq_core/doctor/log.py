@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from rq_core.model.ends import End, Lives
+from rq_core.model.ends import End, Lives, claim_of
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
 from rq_core.model.machine import Event
+from rq_core.model.remembered import SAME, Result
 from rq_core.model.settings import FLAGS, SETTINGS
+from rq_core.model.text import number_in
+
+
+class Since(NamedTuple):
+    """The entry with which a log begins of which nothing is missing."""
+
+    at: OutboxId
+    at_ms: int
 
 
 @dataclass
 class Log:
-    """The outbox, decoded and folded."""
+    """The outbox, decoded and folded; with an audit database, also what that has."""
 
     lives: Lives = field(default_factory=Lives)
     """The jobs, and how they ended. An end before a gap, or before an entry that cannot be read, is not among those."""
-    created_ms: int | None = None
-    """When the queue was made, if all that has happened since is in the log (Unix ms)."""
+    since: Since | None = None
+    """Its first entry, if all that has happened to the queue is in the log."""
+    made_up: dict[str, str] = field(default_factory=dict)
+    """By id: why no job of it can have left its line in ``results``."""
+    only_sql: Collection[str] = frozenset()
+    """Jobs of which the outbox says nothing."""
+    doubtful: set[str] = field(default_factory=set)
+    """Jobs that are named in entries that cannot be read."""
+    may_be_restored: bool = False
+    """Whether a restore may have let names and ids stand of which only an audit database has the jobs."""
     entries: int = 0
     whole: bool = False
     """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
@@ -33,8 +50,10 @@ class Log:
     """Of the last entry; None: there is none."""
     settings: dict[str, str] = field(default_factory=dict)
     """The settings and flags by the last event about each; all of them if the log begins with the queue."""
-    limits: dict[str, str | None] = field(default_factory=dict)
-    """The limits by the last event about each scope; None: it has none of its own any more."""
+    limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
+    """The limits by the last event about each scope, and their versions; None: it has none of its own any more."""
+    lease_max_ms: int = 0
+    """The longest lease that a setting ever allowed, by the events that are there."""
 
     @property
     def records(self) -> dict[str, JobRecord]:
@@ -46,10 +65,39 @@ class Log:
         """How those jobs left Redis that have not come back since."""
         return self.lives.ends
 
+    @property
+    def began(self) -> dict[str, OutboxId]:
+        """The entries with which the last jobs of ids began, behind which nothing is missing."""
+        return self.lives.began
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether events may be missing, so that a job may stand otherwise than the log says."""
+        return bool(self.gaps or self.unreadable or self.strays)
+
+    def has_heard_of(self, job_id: str) -> bool:
+        """Whether a job can have had an id: the log has it, or does not have all that happened."""
+        return self.since is None or self.may_be_restored or job_id in self.records
+
+    def is_made_up(self, result: Result) -> bool:
+        """Whether no job can have left a line in ``results``. An end with a result that is kept is an event; a line
+        without one may be a restore's, or of a call that another job stands for."""
+        if result.id in self.made_up:
+            return True
+        may_be_untold = self.may_be_restored or result.outcome == SAME or result.id in self.records
+        if result.id in self.ends or (result.until_ms is None and may_be_untold):
+            return False
+        if result.id in self.began and self.records[result.id].state is not None:
+            return True
+        if self.since is None or (result.at_ms or 0) <= self.since.at_ms:
+            return False
+        claim = claim_of(result.fence)
+        return claim is None or claim > self.since.at
+
 
 def read_log(snapshot: Mapping[str, Any]) -> Log:
     """Decode and fold the outbox of a snapshot."""
-    log = Log()
+    log = Log(may_be_restored="audit" in snapshot["meta"])
     before: Entry | None = None
     for entry_id, raw in snapshot["outbox"]:
         if not (number := OutboxId.parse(entry_id)).is_given:
@@ -73,7 +121,7 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
             reason = entry.data["reason"]
             first = reason == "created" and log.entries == 1
             if first:
-                log.created_ms = entry.at_ms
+                log.since = Since(entry.id, entry.at_ms)
             if reason == "created":
                 # The queue was made again, with the defaults.
                 log.settings = {name: str(s.default) for name, s in SETTINGS.items()}
@@ -94,7 +142,7 @@ def _follows(before: Entry, entry: Entry) -> bool:
 def _miss(log: Log) -> None:
     """Something is missing: forget what it may have changed."""
     forget(log)
-    log.created_ms = None
+    log.since = None
     log.lives.miss()
 
 
@@ -115,8 +163,11 @@ def note(log: Log, entry: Entry) -> None:
             log.settings["paused"] = "0"
         case Event.POLICY_CHANGED if data.get("field") in (*SETTINGS, *FLAGS):
             log.settings[data["field"]] = str(data["new"])
+            if data["field"] == "lease_ms":
+                known = map(number_in, (data.get("old"), data["new"]))
+                log.lease_max_ms = max(log.lease_max_ms, *(ms or 0 for ms in known))
         case Event.CAP_CHANGED:
-            log.limits[str(data["scope"])] = data.get("new")
+            log.limits[str(data["scope"])] = data.get("new"), data.get("version")
         case Event.EPOCH_STARTED if data.get("reason") == "created":
             # The queue was made again, with the defaults.
             log.settings = {name: str(s.default) for name, s in SETTINGS.items()}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from rq_core.connections.client import Client
-from rq_core.doctor import difference, facts
-from rq_core.doctor.audited import Audited
-from rq_core.doctor.expected import LISTS, Expected
+from rq_core.doctor import comparison, facts
 from rq_core.doctor.finding import Finding, Kind
+from rq_core.doctor.image import LISTS, Image
+from rq_core.doctor.log import Log, read_log
 from rq_core.doctor.view import UNNAMED, View
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.usable import check_layout
@@ -24,48 +24,72 @@ LOOK_PAUSE_S: Final = 0.1
 """Seconds between two looks at what may be true for a moment only."""
 
 
+class Look(NamedTuple):
+    """A queue in Redis, and what its log says of it."""
+
+    snapshot: Mapping[str, Any]
+    """See Operations.snapshot."""
+    log: Log | None = None
+    """What Redis' outbox and an audit database say; None: the outbox alone is to be asked."""
+    findings: Sequence[Finding] = ()
+    """What the database shows besides."""
+
+
+Audit = Callable[[], Look | None]
+"""Looks at a queue in Redis and in an audit database; None: the database cannot be asked."""
+
+
 def examine(
     snapshot: Mapping[str, Any],
     keys: QueueKeys = UNNAMED,
-    told: Audited | None = None,
+    log: Log | None = None,
     now_ms: int | None = None,
 ) -> list[Finding]:
     """Say what in a snapshot (see Operations.snapshot) does not agree. ``keys`` names what an operator is to type.
-    ``told`` is what the audit log says of what Redis tells differently; None: it was not asked. ``now_ms`` is Redis'
-    time after the snapshot; None: moments that are too far ahead are not looked for."""
-    expected = Expected(View(snapshot, keys, told, now_ms))
-    differing = difference.differences(expected)
-    of_facts = list(facts.findings(expected, differing))
-    return [*difference.findings(expected, differing), *of_facts]
+    ``log`` is what the log says; None: only the outbox is asked. ``now_ms`` is Redis' time after the snapshot; None:
+    moments that are too far ahead are not looked for."""
+    image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
+    differing = comparison.differences(image)
+    of_facts = list(facts.findings(image, differing))
+    return [*comparison.findings(image, differing), *of_facts]
 
 
 def diagnose(
     client: Client,
     queue: str,
     *,
-    told: Audited | None = None,
+    audit: Audit | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
     """Look at a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this
     release cannot read the queue.
 
     A worker that has just taken the token and has not claimed yet makes it look as if none
-    would wake; so that is looked at again. ``told`` as in examine.
+    would wake; so that is looked at again. ``audit`` looks at an audit database as well.
     """
-    found = _examined(client, queue, told)
+    found = _examined(client, queue, audit)
     for _ in range(LOOKS - 1):
         if {f.kind for f in found} != {Kind.NO_WAKE}:
             break
         sleep(LOOK_PAUSE_S)
-        found = _examined(client, queue, told)
+        found = _examined(client, queue, audit)
     return found
 
 
-def _examined(client: Client, queue: str, told: Audited | None) -> list[Finding]:
-    snapshot = client.run(client.calls.reads.snapshot(queue))
-    check_layout(queue, snapshot["meta"])
+def _examined(client: Client, queue: str, audit: Audit | None) -> list[Finding]:
+    look = None if audit is None else audit()
+    if look is None or look.log is None:
+        alone = Look(client.run(client.calls.reads.snapshot(queue)))
+        look = alone if look is None else alone._replace(findings=look.findings)
+    check_layout(queue, look.snapshot["meta"])
+    return examined(client, queue, look)
+
+
+def examined(client: Client, queue: str, look: Look) -> list[Finding]:
+    """Say what does not agree in what was read of a queue."""
     now_ms = client.run(client.calls.reads.now_ms(queue))
-    return examine(snapshot, queue_keys(queue, client.calls.delivery.prefix), told, now_ms)
+    keys = queue_keys(queue, client.calls.delivery.prefix)
+    return [*examine(look.snapshot, keys, look.log, now_ms), *look.findings]
 
 
 def repair(
@@ -74,12 +98,12 @@ def repair(
     findings: Iterable[Finding],
     *,
     by: str,
-    told: Audited | None = None,
+    audit: Audit | None = None,
 ) -> list[Finding]:
     """Mend what was found and look again. Returns what is left; mending twice does no harm.
 
     What has moved since it was found is left as it is, and looked at again. ``by`` stands in the log;
-    ``told`` as in examine.
+    ``audit`` as in diagnose.
     Raises what Client.run raises.
     """
     found = list(findings)
@@ -93,7 +117,7 @@ def repair(
         # Begins a new epoch if `meta` or the outbox is gone.
         client.run(client.calls.delivery.handshake(queue))
         carry_out(client, queue, mendable, by=by)
-        found = diagnose(client, queue, told=told)
+        found = diagnose(client, queue, audit=audit)
     return found
 
 

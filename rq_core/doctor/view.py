@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from rq_core.doctor.audited import Audited
-from rq_core.doctor.log import Log, read_log
-from rq_core.doctor.unlike import Told
+from rq_core.doctor.log import Log
 from rq_core.model import scopes
 from rq_core.model.ends import End
 from rq_core.model.events import JobRecord
@@ -25,15 +23,19 @@ UNNAMED: Final = queue_keys("QUEUE")
 """The names in what is to be typed, if it is not told which queue a snapshot is of."""
 
 
+LEASE_TRUSTED_MS: Final = 365 * 86_400_000
+"""The longest lease that is taken for true while the log does not say how long leases were."""
+
+
 @dataclass
 class View:
     """What a snapshot says."""
 
     snapshot: Mapping[str, Any]
-    keys: QueueKeys = UNNAMED
+    keys: QueueKeys
     """The queue's names, for what an operator is to type."""
-    told: Audited | None = None
-    """What the audit log says of what Redis tells differently; None: it was not asked, or cannot tell."""
+    log: Log
+    """What the log says."""
     now_ms: int | None = None
     """When it was taken, or later, by Redis' clock (Unix ms); None: that is not known."""
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -61,50 +63,46 @@ class View:
             for job_id in self.standing.keys() - self.snapshot["state"].keys()
             if (record := self.log.records.get(job_id)) is not None and _does_more(record)
         }
-        return {job_id: line for job_id, line in self.standing.items() if job_id not in lost}
-
-    @cached_property
-    def by_audit(self) -> dict[str, Told]:
-        """What the audit log says of those of its jobs that stand in Redis as they did when both were compared."""
-        told = self.told.lines.items() if self.told else ()
-        return {i: says for i, says in told if self.standing.get(i) == says.seen}
+        lines = self.standing.items()
+        return {i: line for i, line in lines if i not in lost} if lost else self.standing
 
     @cached_property
     def ends(self) -> dict[str, End | None]:
         """How the last jobs of ids ended whose lines stand in ``results``; None: no job of the id can have left its
         line there. An id of which that is not known is left out."""
-        results = self.snapshot["results"]
-        told = self.told.results.items() if self.told else ()
-        by_audit = {i: end for i, (seen, end) in told if results.get(i) == seen}
-        found: dict[str, End | None] = {**self.log.ends}
-        found |= {i: None for i, line in results.items() if self.is_made_up(i, line)}
-        return found | by_audit
+        lines = self.snapshot["results"].items()
+        made_up = {i: None for i, line in lines if self.log.is_made_up(read_result(i, line))}
+        log = self.log
+        if log.since is not None and not log.may_be_restored:
+            return {i: end._replace(is_last=True) for i, end in log.ends.items()} | made_up
+        return log.ends | made_up
 
-    def is_made_up(self, job_id: str, line: str) -> bool:
-        """Whether the outbox shows that no job can have left a line in ``results``. An end with a result that is kept
-        is an event; a line without one may be a restore's, or of a call that another job stands for."""
-        log, result = self.log, read_result(job_id, line)
-        if result.until_ms is None or job_id in log.ends:
-            return False
-        if job_id in log.lives.began:
-            return log.records[job_id].state is not None
-        return (
-            job_id not in log.records
-            and log.created_ms is not None
-            and (result.at_ms or 0) > log.created_ms
-        )
+    def has_heard_of(self, job_id: str) -> bool:
+        """Whether a job can have had an id."""
+        return job_id in self.standing or self.log.has_heard_of(job_id)
+
+    @property
+    def lease_end_max(self) -> int | None:
+        """The latest moment at which a lease can end (Unix ms); None: that is not known. If the log does not have
+        all, a lease may be from a time when leases were longer."""
+        if self.latest_ms is None:
+            return None
+        longest = LEASE_TRUSTED_MS if self.log.since is None else self.log.lease_max_ms
+        return self.latest_ms + max(self.fact("lease_ms"), longest)
 
     @cached_property
     def untold(self) -> dict[str, str]:
         """The arguments of jobs without a line of which only the audit log knows how they stood, by id."""
         specs = self.snapshot["jobs"]
-        if self.facts.get("audit") != "on" or self.log.whole:
+        if self.facts.get("audit") != "on":
             return {}
         return {i: specs[i] for i in specs.keys() - self.standing.keys() if self._is_untold(i)}
 
     def _is_untold(self, job_id: str) -> bool:
+        if self.log.whole:
+            return job_id in self.log.doubtful
         record = self.log.records.get(job_id)
-        return job_id not in self.by_audit and (record is None or not record.complete)
+        return record is None or not record.complete
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -123,14 +121,19 @@ class View:
         return number_of(self.facts, name)
 
     @cached_property
-    def limits(self) -> dict[str, Limit]:
-        """The stored limits that can be read, by scope or family."""
+    def caps(self) -> dict[str, CapEntry]:
+        """The stored limits that can be read, by scope or family, with their versions."""
         read = {}
         for name, text in self.snapshot["caps"].items():
             if scopes.family_of(name) != scopes.WEIGHT:
                 with suppress(ValueError, KeyError):
-                    read[name] = CapEntry.parse(text).limit
+                    read[name] = CapEntry.parse(text)
         return read
+
+    @cached_property
+    def limits(self) -> dict[str, Limit]:
+        """Those limits alone."""
+        return {name: entry.limit for name, entry in self.caps.items()}
 
     def limit(self, scope: str) -> Limit:
         """Return the limit in force for a scope."""
@@ -147,11 +150,6 @@ class View:
         for member in sorted(self.snapshot["waiting"], reverse=True):
             found[member.split("|")[0]] = member
         return found
-
-    @cached_property
-    def log(self) -> Log:
-        """What the outbox says."""
-        return read_log(self.snapshot)
 
 
 def _does_more(record: JobRecord) -> bool:

@@ -118,6 +118,15 @@ class Lives:
         self.began.clear()
 
 
+def claim_of(fence: str | None) -> OutboxId | None:
+    """Return the entry of the claim that a result names; None if no script can have given it."""
+    try:
+        claim = OutboxId.parse(fence or "")
+    except ValueError:
+        return None
+    return claim if claim.is_given else None
+
+
 def _asked(record: JobRecord) -> Asked:
     return Asked(
         record.task, record.once_ms, record.call_digest, record.keep_ms, claimed=record.claims > 0

@@ -36,7 +36,10 @@ _TASK = EventField("task", "name of the task")
 _PRIORITY = EventField("priority", "critical, high, normal or low")
 _MAX_ATTEMPTS = EventField("max_attempts", "failures that the job survives, plus one")
 _MAX_LOSSES = EventField("max_losses", "lost leases at which the job is dead")
-_DIGEST = EventField("digest", "first 32 hex digits of the SHA-256 of the arguments' JSON")
+_DIGEST = EventField(
+    "digest",
+    "first 32 hex digits of the SHA-256 of the arguments' JSON, and of the timeout behind it, if the job has one",
+)
 _CLAIMS = EventField("claims", "claims so far")
 _FAILED = EventField("failures", "failures so far")
 _LOST = EventField("losses", "leases lost so far")

@@ -119,7 +119,7 @@ def decode(entry_id: str, raw: Mapping[str, str]) -> Entry:
         raise Undecodable(f"outbox entry {entry_id}: {error!r}") from error
 
 
-RECORD_FIELDS: Final = tuple(field.name for field in BY_LINE.values())
+RECORD_FIELDS: Final = (*(field.name for field in BY_LINE.values()), "digest")
 """The fields that a record has, each an attribute; SQL has more."""
 
 
@@ -145,6 +145,8 @@ if TYPE_CHECKING:
         due_ms: int | None = None
         since_ms: int | None = None
         reason: str | None = None
+        digest: str | None = None
+        """Of its arguments and its timeout; None: it is not known."""
         complete: bool = True
         """False if the record began in the middle: earlier events were not seen."""
 

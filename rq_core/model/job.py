@@ -20,6 +20,8 @@ from rq_core.model.machine import (
     PRIORITIES,
     Priority,
 )
+from rq_core.model.names import digest_of
+from rq_core.model.text import shorten
 from rq_core.model.values import DIGEST, FULL
 
 
@@ -232,6 +234,8 @@ class Spec(NamedTuple):
     """Whether max_losses is left to that, too."""
 
 
+_SHOWN_MAX: Final = 100
+"""Characters that are shown of a task that a job's JSON names."""
 ERROR_HEAD: Final = "error="
 """What the first line of a job's value in ``jobs`` begins with if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'
@@ -302,6 +306,21 @@ def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
     except ValueError:
         return value[end + 1 :], None
     return value[end + 1 :], waited_ms / 1000 if waited_ms > 0 else 0.0
+
+
+def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
+    """Say what is wrong with a job's JSON beside its task, and the digest of its arguments and its timeout (None: that
+    is not known); None if nothing is."""
+    try:
+        read = read_spec(spec)
+    except (ValueError, RecursionError):
+        return "its JSON cannot be read"
+    if read.task != task:
+        return f"its JSON is of task {shorten(read.task, _SHOWN_MAX)!r}"
+    timed = "" if read.timeout_ms is None else f',"timeout_ms":{read.timeout_ms}'
+    if digest is None or digest_of(read.args_json + timed) == digest:
+        return None
+    return "its arguments or its timeout are others than the log has the digest of"
 
 
 def read_spec(text: str) -> Spec:

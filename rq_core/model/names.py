@@ -103,6 +103,12 @@ def read_holder(value: str) -> Holder:
     return Holder(job_id, number_in(until))
 
 
+def until_instants(slots: Mapping[str, str]) -> dict[str, Holder]:
+    """The names in ``slots`` that stand until an instant, by field."""
+    holders = {field: read_holder(value) for field, value in slots.items() if is_name_field(field)}
+    return {field: holder for field, holder in holders.items() if holder.until_ms is not None}
+
+
 def name_mark(name: str) -> str:
     """The member of ``expiring`` at the instant until which a name stands."""
     return f"name|{name}"

@@ -11,15 +11,13 @@ A command is a click command whose module is quick to import: ``rq-core --help``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from rq_core.errors import AuditNotConfigured
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from rq_core.model.ends import End
     from rq_core.model.outcome import Outcome
     from rq_core.model.reader import AuditReader
 
@@ -56,31 +54,13 @@ class OpenEndings(Protocol):
     def __call__(self, audit_url: str, /) -> EndingsReader: ...
 
 
-class Differences(NamedTuple):
-    """What Redis and SQL tell differently of a queue."""
-
-    found: Sequence[tuple[str | None, str]]
-    """The job, or None, and a sentence."""
-    unknown: Sequence[str]
-    """Why it cannot be told whether they differ, a sentence each."""
-    lines: Mapping[str, tuple[str | None, str | None]] | None
-    """By job, how it stood in Redis (None: it had no line) and the line that it is to have by the log (None: none): of
-    the jobs that Redis does not tell as the log does. None: it cannot be told."""
-    results: Mapping[str, tuple[str, End | None]] = MappingProxyType({})
-    """By id, the line in `results` that is not as the log has it, or that has another value than the log says, and how
-    the last job of the id ended (None: no job of it can have left that line). They are not in ``found``."""
-    names: Mapping[str, tuple[str, int]] = MappingProxyType({})
-    """By field of `slots`, what it says of a name that stands until another instant by the log, and that instant (Unix
-    ms). They are not in ``found`` either."""
-
-
 class Drift(Protocol):
-    """Returns what Redis and SQL tell differently of a queue.
+    """Returns what Redis and SQL have of a queue, as a Look of rq_core.doctor.
 
     ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
     """
 
-    def __call__(self, audit_url: str, client: Any, queue: str, /) -> Differences: ...
+    def __call__(self, audit_url: str, client: Any, queue: str, /) -> Any: ...
 
 
 class MirrorCommand(Protocol):

@@ -198,8 +198,8 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
     A kind is [priority, delay in ms, head, detail, full], the instant at which such a job is due, if that is given, and
-    its ties, if it has some; a record is id, kind (its place in ``kinds``, from 1), digest of the arguments (and
-    the name, if it has one), lane, and spec.
+    its ties, if it has some; a record is id, kind (its place in ``kinds``, from 1), digest of the arguments and
+    the timeout (and the name, if it has one), lane, and spec.
     """
     kinds: list[str] = []
     places: dict[tuple[int, int, str, int, str], str] = {}
@@ -232,7 +232,7 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
                 known = places[which] = str(len(kinds))
             kind = known
             before, after = profile.spec_parts
-        digest = sha256(args_json.encode()).hexdigest()[:32]
+        digest = sha256(f"{args_json}{after[:-1]}".encode()).hexdigest()[:32]
         if name:
             digest = f"{digest} {name}"
         if call:

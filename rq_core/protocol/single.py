@@ -67,7 +67,7 @@ class Single:
             spec = spec_with_headers(spec, headers_json)
         if ties and KEEP_TIE in ties:
             spec = spec_with_keep(spec, ties)
-        digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
+        digest = hashlib.sha256(f"{args_json}{after[:-1]}".encode()).hexdigest()[:32]
         if name:
             digest = f"{digest} {name}"
         if call:

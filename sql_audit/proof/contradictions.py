@@ -6,18 +6,12 @@ with can be compared again. Nothing here compares the times of two calls: the cl
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rq_core.model.machine import (
-    DEFAULT_MAX_ATTEMPTS,
-    PRIORITIES,
-    Event,
-    Priority,
-    State,
-)
+from rq_core.model.job import read_spec, spec_fault
+from rq_core.model.machine import PRIORITIES, Event, Priority, State
+from rq_core.model.names import digest_of
 from rq_core.model.scopes import scopes_of
 from sql_audit.proof.live import Record
 from sql_audit.store.rows import EventRow
@@ -28,7 +22,6 @@ Fault = tuple[str, str]
 _UNKNOWN: Final = "unknown_"
 """What the reasons begin with for which a job dies without a failure, and waits for another worker."""
 _WAITING: Final = (State.READY, State.SCHEDULED)
-_decode: Final = json.JSONDecoder().raw_decode
 
 
 def of_beginning(
@@ -43,48 +36,22 @@ def of_beginning(
     lane, priority = facts.get("lane"), Priority(facts["priority"])
     if lane is not None and not lane.startswith(f"{PRIORITIES.index(priority)}+"):
         yield "I6", f"is of priority {priority}, and in lane {lane}"
-    if "spec" in facts:
-        yield from _of_spec(facts, task)
+    spec = facts.get("spec")
+    if spec is not None:
+        yield from _of_spec(spec, facts, task)
 
 
-def _of_spec(facts: Mapping[str, Any], task: str | None) -> Iterator[Fault]:
-    """Yield what is wrong with a job's JSON beside its event's task, limits, and the digest of its arguments."""
-    spec, digest = facts["spec"], facts.get("digest")
-    try:
-        members = dict(_members(spec))
-        said, arguments = json.loads(members["task"]), members["args"]
-        attempts = json.loads(members.get("attempts", f"{DEFAULT_MAX_ATTEMPTS}"))
-    except (ValueError, KeyError):
-        yield "I6", "its JSON is not that of a job"
-        return
-    except RecursionError:
-        return
-    if said != task:
-        yield "I6", f"its JSON is of task {said}"
-    # 0: the worker's task decides.
-    if attempts and attempts != facts.get("max_attempts"):
-        yield "I6", f"its JSON allows {attempts} attempts, and it says {facts.get('max_attempts')}"
-    found = hashlib.sha256(arguments.encode()).hexdigest()[:32]
+def _of_spec(spec: str, facts: Mapping[str, Any], task: str | None) -> Iterator[Fault]:
+    """Yield what is wrong with a job's JSON beside its event's task, limits, and digest."""
     # What SQL cannot keep was replaced.
-    if found != digest and "\ufffd" not in spec:
-        yield "I6", f"its arguments have the digest {found}, and it says {digest}"
-
-
-def _members(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the members of a JSON object: names, and values as they stand there. Raises ValueError if it is not one."""
-    at = text.index("{") + 1
-    while text[at:].strip() != "}":
-        name, at = _decode(text, _past(text, at, ","))
-        begin = _past(text, at, ":")
-        _, at = _decode(text, begin)
-        yield name, text[begin:at]
-
-
-def _past(text: str, at: int, mark: str) -> int:
-    """Where what follows a mark and blanks begins."""
-    while text[at : at + 1] in (mark, " ", "\t", "\n", "\r"):
-        at += 1
-    return at
+    digest = None if "\ufffd" in spec else facts.get("digest") or "none"
+    if wrong := spec_fault(spec, task, digest):
+        yield "I6", wrong
+        return
+    attempts, logged = read_spec(spec).max_attempts, facts.get("max_attempts")
+    # None: the worker's task decides.
+    if attempts not in (None, logged):
+        yield "I6", f"its JSON allows {attempts} attempts, and it says {logged}"
 
 
 def of_promoted(record: Record, at_ms: int) -> Iterator[Fault]:
@@ -157,6 +124,18 @@ def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
     """Yield what is wrong with a row that says another event, time or actor than the first row of its entry."""
     if QUARANTINED not in (first[4], row[4]):
         yield "I6", f"stands in one entry with {first[4]} at {first[5]} by {first[8]}"
+
+
+def of_value(facts: Mapping[str, Any], *, is_kept: bool | None) -> Iterator[str]:
+    """Yield what is wrong with what ``succeeded`` says of a value. ``is_kept``: whether the job's result is kept; None:
+    that is not known."""
+    digest, value = facts.get("value_digest"), facts.get("value")
+    if digest is None and value is None:
+        return
+    if is_kept is False:
+        yield "tells a value, and the job keeps no result"
+    if value is not None and digest_of(value) != digest:
+        yield f"its value has another digest than {digest}"
 
 
 class Replacing:

@@ -27,7 +27,7 @@ from rq_core.model.events import OutboxId
 from rq_core.model.fields import TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.names import read_stands
-from sql_audit.proof import contradictions, fields, values
+from sql_audit.proof import contradictions, fields
 from sql_audit.proof.beginnings import Beginning, orphaned_by, reasons_of_next
 from sql_audit.proof.contradictions import Fault, Replacing
 from sql_audit.proof.details import facts_in
@@ -569,7 +569,7 @@ class Replay:
         self._end(record, facts.get("fence"), row[8])
         if len(facts) > 1:
             is_kept = None if record.priority is None else record.keep is not None
-            for says in values.faults(facts, is_kept=is_kept):
+            for says in contradictions.of_value(facts, is_kept=is_kept):
                 self._violated("I14", says)
         self.names.end(record.unique, job_id)
         self.windows.ended(job_id, Event.SUCCEEDED, record.claims, record.once)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rq_core.model.effects import JOB_ENDS, REVIVALS
 from rq_core.model.events import RECORD_FIELDS, JobRecord, OutboxId
-from rq_core.model.job import read_spec
+from rq_core.model.job import spec_fault
 from rq_core.model.machine import Event, State
 from rq_core.protocol.audit import PUT_BACK, Restoration, put_back
 from sql_audit.mirror import refold
@@ -96,7 +95,7 @@ def judge(
         over = "a cancellation was requested"
     elif spec is None:
         unknown = "the log does not keep its arguments"
-    elif _digest(spec) != job.digest:
+    elif spec_fault(spec, job.task, job.digest):
         unknown = "the arguments in the log are not those that it was enqueued with"
     elif job.state not in PUT_BACK:
         unknown = f"the log leaves it {job.state}"
@@ -116,11 +115,3 @@ def judge(
         setattr(record, name, getattr(job, name))
     enqueued_ms = job.enqueued_at_ms
     return lost, put_back(record, spec, job.digest, enqueued_ms=enqueued_ms, missing=missing)
-
-
-def _digest(spec: str) -> str | None:
-    try:
-        args_json = read_spec(spec).args_json
-    except ValueError:
-        return None
-    return hashlib.sha256(args_json.encode()).hexdigest()[:32]

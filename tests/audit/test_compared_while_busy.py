@@ -104,7 +104,7 @@ def test_a_lie_is_seen_however_far_the_mirror_trims_meanwhile(
 
     assert (verified.exit_code, examined.exit_code) == (1, 1)
     assert lost in verified.output
-    assert f"drift: job {lost}: gone in Redis, ready by the log" in examined.output
+    assert f"lost: job {lost} is ready by the log, and Redis does not have it" in examined.output
 
 
 def test_an_epoch_that_begins_meanwhile_is_compared_behind_its_baseline(

@@ -143,47 +143,6 @@ def test_a_false_or_lost_value_comes_back_if_the_log_has_it(
     assert line_of(seed, "full") == before
 
 
-@pytest.mark.parametrize(
-    ("job_id", "was", "lie"),
-    [
-        ("done", " task=t", " task=u"),
-        ("done", " until=1", " until=2"),
-        ("done", " until=1", " until=0"),
-        ("done", " once=1", " once=2"),
-        ("done", " call=70c5", " call=70c6"),
-        ("done", " at=1", " at=2"),
-        ("done", " fence=1", " fence=2"),
-        ("done", "succeeded", "cancelled"),
-        ("done", " bytes=3", " bytes=9"),
-        ("once", " at=1", " at=2"),
-        ("once", " fence=1", " fence=2"),
-        ("once", " once=1", " once=2"),
-        ("once", "succeeded", "dead"),
-        ("once", " call=70c5", " call=70c6"),
-        ("dead", " at=1", " at=2"),
-        ("dead", " reason=final", " reason=poison"),
-        ("stopped", " fence=1", " fence=2"),
-        ("withdrawn", "cancelled", "expired"),
-        ("withdrawn", " until=1", " until=2"),
-    ],
-)
-def test_a_word_that_was_changed_is_found_and_gets_what_sql_says(
-    seed: Seed, database: Database, job_id: str, was: str, lie: str
-) -> None:
-    before, value = line_of(seed, job_id), seed.snapshot()["returned"].get(job_id)
-    forge(seed, job_id, was, lie)
-
-    (violation,) = [
-        v for v in compare(seed.client, database, seed.queue)[0] if v.invariant == "I14"
-    ]
-    assert violation.job_id == job_id
-    (found,) = (f for f in left(seed, database) if f["says"].startswith(f"id '{job_id}'"))
-    assert found["mendable"]
-    assert left(seed, database, "--repair") == []
-    assert line_of(seed, job_id) == before
-    assert seed.snapshot()["returned"].get(job_id) == value
-
-
 MADE_UP = "cancelled at={at} task=t until={until}"
 
 
@@ -329,21 +288,6 @@ def move(seed: Seed, by: int) -> tuple[str, str]:
     seed.control.hset(seed.keys("slots"), FIELD, f"{job_id} {lied}")
     seed.control.zadd(seed.keys("expiring"), {"name|t/user=7": lied})
     return stands, f"{job_id} {lied}"
-
-
-@pytest.mark.parametrize("by", [-60_000, 60_000])
-def test_a_moment_of_a_name_is_put_back_by_what_sql_says(
-    seed: Seed, database: Database, by: int
-) -> None:
-    stands, _ = move(seed, by)
-    assert look(seed) == []
-
-    assert ["I13"] == [v.invariant for v in compare(seed.client, database, seed.queue)[0]]
-    (found,) = left(seed, database)
-    assert found["mendable"]
-    assert left(seed, database, "--repair") == []
-    assert seed.snapshot()["slots"][FIELD] == stands
-    assert seed.snapshot()["expiring"]["name|t/user=7"] == int(stands.split(" ")[1])
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, outbox_lost])

@@ -125,8 +125,8 @@ def test_a_requeued_job_has_no_deadline_to_keep(log: MemoryWriter) -> None:
 
 # Events that contradict themselves, or what the log says of their job before.
 
-SPEC = '{"task": "send", "args": {"to":"a@b.c"}, "timeout_ms": 5}'
-ARGUMENTS = digest_of('{"to":"a@b.c"}')
+SPEC = '{"task":"send","args":{"to":"a@b.c"},"timeout_ms":5}'
+ARGUMENTS = digest_of('{"to":"a@b.c"},"timeout_ms":5')
 
 
 def waiting(job_id: str, due_ms: int | None = None, spec: str | None = None) -> list[Any]:
@@ -229,15 +229,15 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     "enqueued with its JSON": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC)), None),
     "other arguments": (
         lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("a@", "e@"))),
-        "its arguments have the digest",
+        "its arguments or its timeout are others",
     ),
     "another task": (
         lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("send", "pay"))),
-        "its JSON is of task pay",
+        "its JSON is of task 'pay'",
     ),
     "JSON of nothing": (
         lambda log: log.jobs("enqueued", waiting("a", None, "{}")),
-        "its JSON is not that of a job",
+        "its JSON cannot be read",
     ),
     "due in the past": (
         lambda log: log.jobs("enqueued", waiting("a", log.now_ms - 6)),

@@ -98,7 +98,7 @@ def test_a_pause_in_the_middle_of_a_look_is_no_difference(
 
     monkeypatch.setattr(Reads, "snapshot", snapshot)
 
-    assert compare(client, mirrored, QUEUE, indexes=False) == ([], [])
+    assert compare(client, mirrored, QUEUE) == ([], [])
 
 
 def test_a_pause_that_redis_forgot_is_no_difference(
@@ -117,9 +117,9 @@ def test_a_pause_that_redis_forgot_is_no_difference(
         enqueue(client, "b")
         drain(client, database)
 
-        assert compare(client, database, QUEUE, indexes=False) == ([], [])
+        assert compare(client, database, QUEUE) == ([], [])
         with server.client() as control:
             control.hset(KEYS("meta"), "paused", "1")
-        ((violation,), _) = compare(client, database, QUEUE, indexes=False)
+        ((violation,), _) = compare(client, database, QUEUE)
 
     assert violation.says.startswith("paused is '1'")

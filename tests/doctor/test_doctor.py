@@ -10,7 +10,7 @@ import redis
 
 from rq_core.connections.client import Client
 from rq_core.doctor import Finding, Kind, diagnose, examine, repair
-from rq_core.doctor.expected import LISTS
+from rq_core.doctor.image import LISTS
 from rq_core.doctor.repair import carry_out
 from rq_core.errors import QueueDamaged, ServerUnsuitable
 from rq_core.model.events import OutboxId

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rq_core.doctor import examine
-from rq_core.doctor.expected import LISTS
 from rq_core.doctor.finding import LOWER
+from rq_core.doctor.image import LISTS
 from rq_core.model.job import Claim, NewJob
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.machine import State

@@ -14,6 +14,7 @@ from rq_core.model.events import Entry, JobRecord, decode
 from rq_core.model.job import Claim, NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
+from rq_core.model.names import digest_of
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
 from rq_core.protocol.admin import Change
@@ -244,7 +245,7 @@ class Seed:
         missing = facts.pop("missing", False)
         for name, value in facts.items():
             setattr(record, name, value)
-        return put_back(record, spec(record.task or "t"), "d" * 32, missing=missing)
+        return put_back(record, spec(record.task or "t"), digest_of("{}"), missing=missing)
 
     def revived(self, job_id: str, ended: str = "succeeded") -> Restoration:
         """What takes a job out that had ended."""

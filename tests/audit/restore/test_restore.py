@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from rq_core.connections.client import Client
-from rq_core.model.job import spec_of
+from rq_core.model.job import profile, spec_of
 from rq_core.model.machine import Priority
 from rq_core.protocol import claims
 from rq_core.protocol.admin import Change
@@ -49,7 +49,8 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     complete(client, {"done": held["done"]})
     client.run(client.calls.admin.cancel(QUEUE, ["unwanted"]))
     headed = job("first", priority=Priority.HIGH, headers_json='{"request-id":"01a2"}')
-    jobs = [job("plain"), headed, job("later", delay_ms=HOUR_MS)]
+    timed = profile("task", timeout_ms=5_000)
+    jobs = [job("plain")._replace(profile=timed), headed, job("later", delay_ms=HOUR_MS)]
     jobs += [job("due", delay_ms=1), job("edited", lane="2+tenant=wayne")]
     jobs += [job(f"acme-{n}", lane="2+tenant=acme") for n in range(3)]
     jobs += [job("digest-only", spec_max=0), job("too-long", args_json=f'{{"a":"{"x" * FULL}"}}')]

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from rq_core.doctor import diagnose
 from rq_core.errors import RqCoreError
 from sql_audit.proof.drift import compare, drift_of
 from sql_audit.proof.result import Result, Verdict
@@ -39,8 +40,9 @@ def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
             return any(compare(stage.client, stage.database, queue))
 
         def by_doctor(queue: str) -> bool:
-            told = drift_of(url, stage.client, queue)
-            return bool(told.found or told.unknown)
+            return bool(
+                diagnose(stage.client, queue, audit=partial(drift_of, url, stage.client, queue))
+            )
 
         for judge, question in (("--redis", by_redis), ("doctor", by_doctor)):
             answers = [_answer(partial(question, queue), crashes) for queue in COMPARED]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from rq_core.doctor.line import line_by
 from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.results import Remembered, remembered
-from rq_core.doctor.stands import instants
-from rq_core.doctor.unlike import line_by
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
@@ -21,6 +21,7 @@ from rq_core.model.names import (
     name_mark,
     read_holder,
     read_stands,
+    until_instants,
 )
 from rq_core.model.remembered import load_of
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
@@ -48,10 +49,12 @@ INDEXES: Final = (
 
 
 class Kept(NamedTuple):
-    """The value that is there; ``fresh`` if there is none. `+` counts from the server's time on."""
+    """The value that is there; ``fresh`` if there is none, or a higher one than ``most``. `+` counts from the server's
+    time on."""
 
     fresh: str | None
     """None if it cannot be derived."""
+    most: float | None = None
 
 
 class AtLeast(NamedTuple):
@@ -61,6 +64,10 @@ class AtLeast(NamedTuple):
 
 
 Want = str | int | Kept | AtLeast
+ANY: Final = Kept(None)
+"""Whatever is there."""
+UNKNOWN: Final = -1
+"""An instant that the log does not say."""
 
 
 def place_in_line(job: Job) -> int:
@@ -73,17 +80,17 @@ def _counted(job: Job) -> list[str]:
     return [scope for scope in scopes.scopes_of(job.lane or "") if scopes.is_counted(scope)]
 
 
-class Expected:
+class Image:
     """A queue as it must be."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.restored = dict(_restored(view))
         """State lines that are lost or unreadable, or have other fields than the log, as the log has them."""
-        self.jobs = view.jobs | {i: read_job(i, line) for i, line in self.restored.items()}
+        self.jobs = _with_lines(view.jobs, self.restored)
         recounted = dict(_recounted(self))
         self.lines = self.restored | recounted
-        self.jobs |= {i: read_job(i, line) for i, line in recounted.items()}
+        self.jobs = _with_lines(self.jobs, recounted)
         self.lanes: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
         """The places in line and the ids of the jobs that wait in each lane, in order."""
         for job_id, job in self.in_state(State.READY):
@@ -122,9 +129,15 @@ class Expected:
         return list(remembered(self.view, self.jobs))
 
     @cached_property
-    def instants(self) -> dict[str, int]:
-        """By field of `slots`, the instant until which a name stands that has another one there."""
-        return instants(self.view)
+    def instants(self) -> dict[str, int | None]:
+        """By field of `slots`, the instant until which a name stands that has another one there; None: no job can
+        have taken it."""
+        found = {}
+        for field, holder in until_instants(self.view.snapshot["slots"]).items():
+            at_ms = _instant_by(self.view, name_in(field), holder.job_id)
+            if at_ms not in (UNKNOWN, holder.until_ms):
+                found[field] = at_ms
+        return found
 
     @cached_property
     def indexes(self) -> dict[str, dict[str, Want]]:
@@ -150,25 +163,33 @@ class Expected:
         return found
 
 
+def _with_lines(jobs: dict[str, Job], lines: Mapping[str, str]) -> dict[str, Job]:
+    """Return the jobs with those that stand otherwise; a million of them are not copied for none."""
+    return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
+
+
 def _restored(view: View) -> Iterator[tuple[str, str]]:
     """Yield what the log knows of lines that are lost or unreadable. A lost job needs its arguments, too."""
     specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
-    for job_id, told in view.by_audit.items():
-        if told.line is not None and job_id in specs:
-            yield job_id, told.line
     for job_id, record in view.log.records.items():
         if record.state is not None and (job_id in view.lines or job_id in specs):
             in_state = job_id in view.snapshot["state"]
-            line = line_by(record, view.lines.get(job_id), caps, in_state=in_state)
+            line = line_by(
+                record,
+                view.jobs.get(job_id),
+                caps,
+                in_state=in_state,
+                has_holes=view.log.has_holes,
+            )
             if line is not None:
                 yield job_id, line
 
 
-def _recounted(expected: Expected) -> Iterator[tuple[str, str]]:
+def _recounted(image: Image) -> Iterator[tuple[str, str]]:
     """Yield the lines of claimed jobs whose lane must name their task, since it has a limit, and does not."""
-    for job_id, job in expected.in_state(*CLAIMED_STATES):
+    for job_id, job in image.in_state(*CLAIMED_STATES):
         task = f"{scopes.TASK}={job.fields['task']}"
-        if task in expected.view.snapshot["caps"] and task not in scopes.scopes_of(job.lane or ""):
+        if task in image.view.snapshot["caps"] and task not in scopes.scopes_of(job.lane or ""):
             fields = {**job.fields, "lane": with_task(job.lane, job.rank, task)}
             yield job_id, write_line(job.state, fields)
 
@@ -177,7 +198,7 @@ Entry = tuple[str, str, Want]
 
 
 def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
-    yield "jobs", job_id, Kept(None)
+    yield "jobs", job_id, ANY
     if "unique" in job.fields and _holds_name(job):
         yield "slots", name_field(job.fields["unique"]), job_id
     if "expires" in job.fields and job.state in (State.READY, State.SCHEDULED):
@@ -190,8 +211,8 @@ def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
         yield "expiring", f"dead|{job_id}", Kept(str(since + view.fact("dead_retention_ms")))
     elif job.state in CLAIMED_STATES:
         if "expires" in job.fields:
-            yield "expiring", f"job|{job_id}", Kept(None)
-        yield "leases", job_id, Kept(f"+{view.fact('lease_ms')}")
+            yield "expiring", f"job|{job_id}", ANY
+        yield "leases", job_id, Kept(f"+{view.fact('lease_ms')}", view.lease_end_max)
         for scope in _counted(job):
             yield "holders", f"{scope}|{job_id}", 0
     elif job.lane is None:
@@ -213,12 +234,12 @@ def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
         yield "blocked", f"{place.on}|{place.order:016}|{lane}", 0
 
 
-def _of_slot(expected: Expected, name: str, kept: str) -> Iterator[Entry]:
+def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
     if is_name_field(name):
         # A name that stands until an instant is a fact, unless the log has another instant: its job may have ended.
         holder = read_holder(kept)
-        if holder.until_ms is not None:
-            until_ms = expected.instants.get(name, holder.until_ms)
+        until_ms = image.instants.get(name, holder.until_ms)
+        if until_ms is not None:
             yield "slots", name, f"{holder.job_id} {until_ms}"
             yield "expiring", name_mark(name_in(name)), until_ms
         return
@@ -229,14 +250,29 @@ def _of_slot(expected: Expected, name: str, kept: str) -> Iterator[Entry]:
     yield "expiring", f"slot|{name}", int(deadline[0]) if known else Kept(f"+{SLOT_LIFE_MS}")
 
 
-def _results(expected: Expected) -> Iterator[Entry]:
+def _instant_by(view: View, name: str, job_id: str) -> int | None:
+    """Return the instant until which a name stands by the log (Unix ms); None: no job can have taken it. Only what the
+    last job of the holder's id said when it took that very name counts, if nothing is missing since."""
+    if not view.has_heard_of(job_id):
+        return None
+    record = view.log.records[job_id] if job_id in view.log.began else None
+    if record is None or record.unique_name != name:
+        return UNKNOWN
+    with suppress(ValueError):
+        stands = read_stands(record.name_stands)
+        if stands.how == "until" and stands.at_ms is not None:
+            return stands.at_ms
+    return UNKNOWN
+
+
+def _results(image: Image) -> Iterator[Entry]:
     """Yield what is remembered of ids whose jobs have ended, and up to when."""
-    for kept in expected.remembered:
+    for kept in image.remembered:
         if kept.value is not None:
             yield "returned", kept.id, kept.value
         yield "results", kept.id, kept.line
         until = kept.met_ms
-        yield "kept", kept.id, Kept(None) if until is None else AtLeast(until)
+        yield "kept", kept.id, ANY if until is None else AtLeast(until)
 
 
 def _rates(view: View) -> Iterator[Entry]:
@@ -254,7 +290,7 @@ def _rates(view: View) -> Iterator[Entry]:
             yield "expiring", f"rate|{scope}", -(-int(arrival) // 1000)
         elif mark is not None:
             yield "rates", scope, f"{mark * 1000:.0f}"
-            yield "expiring", f"rate|{scope}", Kept(None)
+            yield "expiring", f"rate|{scope}", ANY
 
 
 def _resumes(view: View) -> Iterator[Entry]:
@@ -267,36 +303,36 @@ def _resumes(view: View) -> Iterator[Entry]:
                 yield "scheduled", member, latest
 
 
-def _turns(expected: Expected) -> Iterator[Entry]:
+def _turns(image: Image) -> Iterator[Entry]:
     """In a fair queue, a lane ahead of the clock stands where its key's last job ended: `fair` knows it."""
-    view = expected.view
+    view = image.view
     if view.fact("fair"):
         ends: Counter[str] = Counter()
-        for lane, place in expected.places.items():
+        for lane, place in image.places.items():
             if place.tag > view.fact("fair_clock"):
                 ends[fair_key(lane)] = max(place.tag, ends[fair_key(lane)])
         for key, end in ends.items():
             yield "fair", key, AtLeast(end)
 
 
-def _facts(expected: Expected) -> Iterator[Entry]:
-    view, snapshot = expected.view, expected.view.snapshot
+def _facts(image: Image) -> Iterator[Entry]:
+    view, snapshot = image.view, image.view.snapshot
     if not view.facts.get("epoch"):
         return  # a handshake writes them first
-    given = max(map(place_in_line, expected.jobs.values()), default=0)
+    given = max(map(place_in_line, image.jobs.values()), default=0)
     yield "meta", "sequence", AtLeast(max(view.log.seq_max, given))
-    ready = {i: job.rank for i, job in expected.in_state(State.READY) if job.lane is None}
+    ready = {i: job.rank for i, job in image.in_state(State.READY) if job.lane is None}
     listed = {(i, rank) for rank, key in enumerate(LISTS) for i in snapshot[key]}
     entries = sum(len(snapshot[key]) for key in LISTS)
     nowhere = entries - len(listed & ready.items())
     if view.facts.get("tombstones", "0") != str(nowhere):
         yield "meta", "tombstones", str(nowhere)
     # A line that is to change is counted again once it has changed.
-    lines = [snapshot["results"][each.id] for each in expected.remembered]
+    lines = [snapshot["results"][each.id] for each in image.remembered]
     size = sum(len(bytes_of(line)) for line in lines)
     if view.facts.get("results_bytes", "0") != str(size):
         yield "meta", "results_bytes", str(size)
-    tied = {name for job in expected.jobs.values() for name in job.fields} & {
+    tied = {name for job in image.jobs.values() for name in job.fields} & {
         "expires", "unique", "once", "keep",
     }  # fmt: skip
     if tied or lines:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from rq_core.doctor.finding import Finding, Kind
-from rq_core.doctor.log import Log
 from rq_core.doctor.view import View
 from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
@@ -31,14 +30,10 @@ def findings(view: View) -> Iterator[Finding]:
     """Say what the log tells otherwise, and which rows of lists nothing can be read of."""
     if view.facts.get("epoch"):
         yield from _epoch(view)
-        yield from unlike(view, view.log)
+        says = f"{{}}: {_WHY}; {{}}"
+        for differs, how in (*_settings(view), *_limits(view)):
+            yield Finding(Kind.LOG_DIFFERS, says.format(differs, how))
     yield from _rows(view)
-
-
-def unlike(view: View, log: Log) -> Iterator[Finding]:
-    """Say which settings and limits are not what ``log`` tells."""
-    yield from _settings(view, log)
-    yield from _limits(view, log)
 
 
 def _epoch(view: View) -> Iterator[Finding]:
@@ -61,13 +56,14 @@ def _epoch(view: View) -> Iterator[Finding]:
         yield Finding(Kind.LOG_DIFFERS, f"{says}; {how}")
 
 
-def _settings(view: View, log: Log) -> Iterator[Finding]:
-    for name, logged in sorted(log.settings.items()):
+def _settings(view: View) -> Iterator[tuple[str, str]]:
+    """Yield the settings that differ, and what sets each back."""
+    for name, logged in sorted(view.log.settings.items()):
         default = str(SETTINGS[name].default) if name in SETTINGS else "0"
         actual = view.facts.get(name, default)
         if actual != logged:
-            says = f"{name} is {_shown(actual)} in `meta`, {_shown(logged)} by the log: {_WHY}"
-            yield Finding(Kind.LOG_DIFFERS, f"{says}; {_how(view.keys, name, logged)}")
+            differs = f"{name} is {_shown(actual)} in `meta`, {_shown(logged)} by the log"
+            yield differs, _how(view.keys, name, logged)
 
 
 def _how(keys: QueueKeys, name: str, logged: str) -> str:
@@ -85,22 +81,28 @@ def _given(keys: QueueKeys) -> str:
     return "" if keys.prefix == DEFAULT_PREFIX else f" --prefix {keys.prefix}"
 
 
-def _limits(view: View, log: Log) -> Iterator[Finding]:
+def _limits(view: View) -> Iterator[tuple[str, str]]:
+    """Yield the limits that differ, likewise."""
     stored = view.snapshot["caps"]
-    if not stored:
-        return  # That all limits are gone is one finding of its own.
-    for scope, text in sorted(log.limits.items()):
-        actual = view.limits.get(scope)
+    # That all limits are gone is one finding of its own.
+    for scope, (text, version) in sorted(view.log.limits.items()) if stored else ():
+        actual = view.caps.get(scope)
         if scopes.family_of(scope) == scopes.WEIGHT or (scope in stored and actual is None):
             continue  # What cannot be read is a finding of its own, too.
         try:
             logged = None if text is None else Limit.parse(text)
         except (ValueError, TypeError):
             continue
-        if actual != logged:
-            has, had = (str(each or "none") for each in (actual, logged))
-            says = f"the limit of {scope} is {has} in `caps`, {had} by the log: {_WHY}"
-            yield Finding(Kind.LOG_DIFFERS, f"{says}; `rq-core cap` logs how it is to be")
+        found = None if actual is None else actual.limit
+        has, had = (str(each or "none") for each in (found, logged))
+        how = "`rq-core cap` logs how it is to be"
+        if found == logged and actual is not None and actual.version != version:
+            # The next change goes on from there, and by the log it skips a version.
+            has, had = f"{has} version={actual.version}", f"{had} version={version}"
+            entry = stored[scope].replace(f"version={actual.version}", f"version={version}", 1)
+            how = f"`redis-cli HSET '{view.keys('caps')}' {scope} '{entry}'` sets it back"
+        if has != had:
+            yield f"the limit of {scope} is {has} in `caps`, {had} by the log", how
 
 
 def _rows(view: View) -> Iterator[Finding]:

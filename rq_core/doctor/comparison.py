@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rq_core.doctor import results
-from rq_core.doctor.expected import LISTS, AtLeast, Expected, Kept, Want
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
+from rq_core.doctor.image import LISTS, AtLeast, Image, Kept, Want
 from rq_core.doctor.view import View
 from rq_core.model.names import is_name_field, name_field, read_holder
 from rq_core.model.scopes import is_rate
@@ -53,12 +53,12 @@ def owner_of(key: str, member: str) -> Owner:
     return named.get(key, "job"), member.rpartition("|")[2]
 
 
-def differences(expected: Expected) -> dict[Owner, list[Edit]]:
+def differences(image: Image) -> dict[Owner, list[Edit]]:
     """Return the edits that make the indexes what they must be, by what they are for."""
     found: dict[Owner, list[Edit]] = defaultdict(list)
-    unknown = set(_unknown(expected))
-    for key, wanted in expected.indexes.items():
-        actual = expected.view.snapshot[key]
+    unknown = set(_unknown(image))
+    for key, wanted in image.indexes.items():
+        actual = image.view.snapshot[key]
         if key in LISTS:
             actual = dict.fromkeys(actual, "")
         for member, want in wanted.items():
@@ -88,8 +88,10 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
         fits = _number(actual) >= want.value
         return None if fits else Edit(key, member, LOWER, str(want.value))
     if isinstance(want, Kept):
-        fits = actual is not None or want.fresh is None
-        return None if fits else Edit(key, member, "", str(want.fresh))
+        is_lost = actual is None and want.fresh is not None
+        is_late = actual is not None and want.most is not None and actual > want.most
+        edit = Edit(key, member, as_text(actual), str(want.fresh))
+        return edit if is_lost or is_late else None
     return None if actual == want else Edit(key, member, as_text(actual), str(want))
 
 
@@ -113,24 +115,22 @@ def _returns(key: str, member: str) -> bool:
     return key == "scheduled" and at_rest
 
 
-def _unknown(expected: Expected) -> Iterator[Owner]:
+def _unknown(image: Image) -> Iterator[Owner]:
     """Yield the jobs whose state is not known, or by the audit log only, and the lanes in which they may wait."""
-    unreadable = (
-        expected.view.unreadable.keys() - expected.jobs.keys() | expected.view.untold.keys()
-    )
+    unreadable = image.view.unreadable.keys() - image.jobs.keys() | image.view.untold.keys()
     for job_id in unreadable:
         yield "job", job_id
-    for member in expected.view.snapshot["waiting"] if unreadable else ():
+    for member in image.view.snapshot["waiting"] if unreadable else ():
         if member.rpartition("|")[2] in unreadable:
             yield "lane", member.split("|")[0]
 
 
-def guarded(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ...]:
+def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     """Return edits of an owner with what must still be as it was, so that they are right."""
-    view, (kind, name) = expected.view, owner
+    view, (kind, name) = image.view, owner
     edits = tuple(edits)
     changed = {(edit.key, edit.member) for edit in edits}
-    first = [("line", job_id) for _, job_id in expected.lanes.get(name, ())[:1]]
+    first = [("line", job_id) for _, job_id in image.lanes.get(name, ())[:1]]
     rests_on = {
         "job": [("line", name)],
         # A job that enters an empty lane may change its head alone.
@@ -156,36 +156,35 @@ def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, s
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
 
-def findings(expected: Expected, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
+def findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
     """Say in words what differs, once for each owner."""
     for owner, edits in differing.items():
         kind, name = owner
-        says = "; ".join(
-            [*_reasons(expected, owner, edits), *(_says(expected, name, e) for e in edits)]
-        )
+        says = "; ".join([*_reasons(image, owner, edits), *(_says(image, name, e) for e in edits)])
         yield Finding(
             Kind.INDEX,
-            f"{_subject(expected, owner)}: {says}",
+            f"{_subject(image, owner)}: {says}",
             name if kind == "job" else None,
-            guarded(expected, owner, edits),
+            guarded(image, owner, edits),
+            owner,
         )
 
 
-def _subject(expected: Expected, owner: Owner) -> str:
+def _subject(image: Image, owner: Owner) -> str:
     kind, name = owner
     if kind == "job":
-        job = expected.jobs.get(name)
+        job = image.jobs.get(name)
         in_lane = f" in lane {job.lane}" if job and job.lane else ""
         return f"job {name} is {job.state}{in_lane}" if job else f"there is no job {name!r}"
     if kind == "lane":
-        return f"lane {name}, where {len(expected.lanes.get(name, ()))} jobs wait"
+        return f"lane {name}, where {len(image.lanes.get(name, ()))} jobs wait"
     return f"{kind} {name!r}" + (f" ({_FACTS[name]})" if kind == "fact" else "")
 
 
-def _reasons(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]:
+def _reasons(image: Image, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]:
     kind, name = owner
-    if kind == "lane" and name in expected.kept_waiting:
-        yield f"scope {expected.kept_waiting[name]} has room, and nothing would open the lane"
+    if kind == "lane" and name in image.kept_waiting:
+        yield f"scope {image.kept_waiting[name]} has room, and nothing would open the lane"
     if kind == "rate" and any(edit.key == "rates" for edit in edits):
         lost = any(edit.key == "rates" and not edit.was for edit in edits)
         yield (
@@ -194,14 +193,19 @@ def _reasons(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> Iterato
             else "it is spent further ahead than its limit allows: the clock went back"
         )
     if kind == "id":
-        yield from results.reasons(expected.view, name)
-    if kind == "name" and (at_ms := expected.instants.get(name_field(name))) is not None:
-        yield f"it stands until {at_ms} by the log"
+        yield from results.reasons(image.view, name, edits)
+    if kind == "name" and (field := name_field(name)) in image.instants:
+        at_ms = image.instants[field]
+        yield (
+            "by the log no job can hold it"
+            if at_ms is None
+            else f"it stands until {at_ms} by the log"
+        )
 
 
-def _says(expected: Expected, name: str, edit: Edit) -> str:
+def _says(image: Image, name: str, edit: Edit) -> str:
     what = "it" if edit.member == name else repr(edit.member)
-    actual = {} if edit.key in LISTS else expected.view.snapshot[edit.key]
+    actual = {} if edit.key in LISTS else image.view.snapshot[edit.key]
     if edit.member not in actual:
         return f"`{edit.key}` lacks {what}"
     has = f"`{edit.key}` has {what}"

@@ -1,0 +1,67 @@
+"""Each damage of the table is found with SQL, by verify, too, where the outbox was trimmed of what told of the jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.drift import compare
+from sql_audit.store.database import Database
+from tests.kit import auditlog
+from tests.kit.command import command
+from tests.kit.damages import DAMAGES, fill
+from tests.kit.seed import Seed
+
+
+@pytest.fixture
+def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
+    """Jobs whose events only SQL has."""
+    with Seed(valkey_url, real_clock=True) as made:
+        mirror = Mirror(Outbox(made.client), database, made.queue)
+        made.enqueue("first", delay_ms=1_000_000)
+        auditlog.drain(mirror)
+        fill(made)
+        for _ in range(2):
+            made.edit("first", due="+1000000")
+            auditlog.drain(mirror)
+        assert len(made.snapshot()["outbox"]) == 1
+        yield made
+
+
+def left(seed: Seed, database: Database, *words: str) -> list[str]:
+    """What the doctor leaves of the queue."""
+    url = database.address.render_as_string(hide_password=False)
+    redis = seed.calls.delivery.asking.url
+    asked = ("doctor", seed.queue, "--redis", redis, "--force", "--audit", url, "--json", *words)
+    reports = json.loads(command(*asked).stdout)
+    return [each["says"] for report in reports if report["queue"] for each in report["left"]]
+
+
+def contents(seed: Seed) -> dict[str, object]:
+    """What a queue has of jobs, names and limits; leases and rates move with the clock."""
+    keys = ("jobs", "state", "slots", "holders", "caps", "results", "waiting")
+    return {key: seed.snapshot()[key] for key in keys}
+
+
+def test_a_queue_without_damage_agrees(seed: Seed, database: Database) -> None:
+    assert compare(seed.client, database, seed.queue) == ([], [])
+    assert left(seed, database) == []
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found_and_mended(seed: Seed, database: Database, name: str) -> None:
+    damage, before = DAMAGES[name], contents(seed)
+    damage.plant(seed)
+    planted = contents(seed)
+
+    violations, _ = compare(seed.client, database, seed.queue)
+    assert damage.invariant in {v.invariant for v in violations if damage.says in v.says}
+    assert any(damage.says in says for says in left(seed, database))
+    after = left(seed, database, "--repair")
+
+    assert bool(after) is not damage.is_mended
+    assert contents(seed) == (before if damage.is_mended else planted)

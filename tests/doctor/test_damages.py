@@ -1,0 +1,99 @@
+"""Each damage of the table is found by the outbox, and mended as far as the log knows what was there."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.kit.consistency import assert_consistent
+from tests.kit.damages import DAMAGES, fill
+from tests.kit.doctor import look, mend
+from tests.kit.seed import Seed
+
+
+@pytest.fixture
+def seed(valkey_url: str) -> Iterator[Seed]:
+    """On one engine: the doctor reads a snapshot."""
+    with Seed(valkey_url) as made:
+        fill(made)
+        yield made
+
+
+def contents(seed: Seed) -> dict[str, object]:
+    """All that a queue has but its log, and what each repair counts or renews."""
+    moves = {"outbox", "meta", "wake"}
+    return {key: value for key, value in seed.snapshot().items() if key not in moves}
+
+
+def test_a_queue_without_damage_has_no_findings(seed: Seed) -> None:
+    assert look(seed) == []
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found_and_mended(seed: Seed, name: str) -> None:
+    damage, before = DAMAGES[name], contents(seed)
+    damage.plant(seed)
+    planted = contents(seed)
+
+    assert any(damage.says in found.says for found in look(seed))
+    left = mend(seed)
+
+    assert bool(left) is not damage.is_mended
+    assert contents(seed) == (before if damage.is_mended else planted)
+    if damage.is_mended:
+        assert_consistent(seed.snapshot())
+
+
+def gap(seed: Seed, at: str) -> None:
+    seed.control.xdel(seed.keys("outbox"), at)
+
+
+def unreadable(seed: Seed, at: str) -> None:
+    """Write the events again, one of them as another release would."""
+    entries = seed.snapshot()["outbox"]
+    seed.control.delete(seed.keys("outbox"))
+    for entry_id, fields in entries:
+        told = fields | {"type": "news"} if entry_id == at else fields
+        seed.control.xadd(seed.keys("outbox"), told, id=entry_id)
+
+
+@pytest.mark.parametrize("hide", [gap, unreadable])
+def test_a_job_runs_on_whose_claim_is_missing_in_the_log(
+    seed: Seed, hide: Callable[[Seed, str], None]
+) -> None:
+    """By the events that are left it would be ready, and run twice."""
+    line = seed.state("runs")
+    assert line is not None
+    hide(seed, line.partition(" fence=")[2].partition(" ")[0])
+
+    mend(seed)
+
+    assert seed.state("runs") == line
+    assert "runs" in seed.snapshot()["leases"]
+
+
+def test_a_job_runs_on_whose_claim_has_a_number_that_no_script_gives(seed: Seed) -> None:
+    epoch = seed.meta("epoch")
+    seed.control.xadd(seed.keys("outbox"), {"colour": "blue"}, id=f"{epoch}-{2**63}")
+    (claimed,) = seed.claim(1).jobs
+    line = seed.state(claimed.id)
+
+    mend(seed)
+
+    assert seed.state(claimed.id) == line
+    assert claimed.id in seed.snapshot()["leases"]
+
+
+def test_the_version_of_a_limit_is_set_back_by_what_the_finding_says(seed: Seed) -> None:
+    """Else the next change goes on from the wrong one, and verify calls an honest log violated."""
+    before = contents(seed)
+    DAMAGES["another version of a limit"].plant(seed)
+
+    (found,) = look(seed)
+    command = found.says.partition("`redis-cli ")[2].partition("` sets it back")[0]
+    seed.control.execute_command(*shlex.split(command))  # type: ignore[no-untyped-call]
+
+    assert contents(seed) == before

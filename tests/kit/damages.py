@@ -1,0 +1,213 @@
+"""Damage that a client plants in a queue past the scripts, as one table: what it does, and what is to be said of it.
+
+The doctor is to find it by the outbox (``tests/doctor/test_damages.py``), and with SQL, once the mirror has trimmed the
+outbox (``tests/audit/test_damages.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rq_core.model.job import profile
+from rq_core.model.values import pack
+from tests.kit.seed import Seed
+
+HOUR_MS = 3_600_000
+YEARS_MS = 10 * 365 * 24 * HOUR_MS
+IN_2286_MS = 9_999_999_999_999
+RATE = "host@10s"
+CALL = "=" + "70c5" * 8
+THROTTLED = "t/user=9"
+"""The name of a job that has ended."""
+HELD = "t/user=8"
+"""The name of a job that waits."""
+
+
+class Damage(NamedTuple):
+    """One kind of damage to the queue that ``fill`` makes."""
+
+    plant: Callable[[Seed], object]
+    says: str
+    """What the finding says, at least."""
+    invariant: str = "I8"
+    is_mended: bool = True
+    """Whether ``--repair`` brings back what was there; else it leaves everything as it is."""
+
+
+def fill(seed: Seed) -> None:
+    """Make jobs that ended in every way and are remembered, that wait, run, and are spent against a rate."""
+    both: dict[str, Any] = {"remember_ms": 2 * HOUR_MS, "call": CALL, "keep_ms": HOUR_MS}
+    seed.enqueue("done", **both)
+    seed.complete(seed.claim_one("done"), values={1: pack('"d"')})
+    seed.enqueue("plain", keep_ms=HOUR_MS)
+    seed.complete(seed.claim_one("plain"), values={1: pack('"p"')})
+    seed.enqueue("once", remember_ms=2 * HOUR_MS, call=CALL)
+    seed.complete(seed.claim_one("once"))
+    seed.dead("dead", **both)
+    seed.prune("dead")
+    seed.fail(seed.cancelling("stopped", **both))
+    seed.enqueue("withdrawn", keep_ms=HOUR_MS)
+    seed.cancel("withdrawn")
+    for job_id in ("old", "new"):
+        seed.enqueue(job_id, name="t/r", unique="replace", keep_ms=HOUR_MS, delay_ms=HOUR_MS)
+    seed.enqueue("throttled", name=THROTTLED, unique="keep", window_ms=HOUR_MS)
+    seed.complete(seed.claim_one("throttled"))
+    seed.enqueue("held", name=HELD, unique="keep", window_ms=HOUR_MS, delay_ms=HOUR_MS)
+    seed.cap("tenant", 3)
+    seed.cap(RATE, "1/10000ms/1")
+    timed = profile("t", timeout_ms=5_000)
+    seed.enqueue(seed.job("waits", args_json='{"to":"a@b.c"}')._replace(profile=timed))
+    seed.enqueue("rated", "rated-too", scopes=[f"{RATE}=h"], priority="critical")
+    seed.complete(seed.claim_one("rated"))
+    seed.running("runs", scopes=["tenant=a"])
+    seed.enqueue("late", delay_ms=HOUR_MS)
+
+
+def _put(key: str, member: str, value: str) -> Callable[[Seed], object]:
+    return lambda seed: seed.control.hset(seed.keys(key), member, value)
+
+
+def _replace(key: str, member: str, was: str, lie: str) -> Callable[[Seed], object]:
+    def plant(seed: Seed) -> None:
+        has = str(seed.control.hget(seed.keys(key), member))
+        assert was in has
+        seed.control.hset(seed.keys(key), member, has.replace(was, lie, 1))
+
+    return plant
+
+
+def _name_of_nobody(seed: Seed) -> None:
+    seed.control.hset(seed.keys("slots"), "unique|t/user=7", f"nobody {IN_2286_MS}")
+
+
+def _name_of_nobody_with_its_mark(seed: Seed) -> None:
+    _name_of_nobody(seed)
+    seed.control.zadd(seed.keys("expiring"), {"name|t/user=7": IN_2286_MS})
+
+
+def _rate_spent_for_years(seed: Seed) -> None:
+    until = seed.now + YEARS_MS
+    seed.control.hset(seed.keys("rates"), f"{RATE}=h", str(until * 1000))
+    seed.control.zadd(seed.keys("expiring"), {f"rate|{RATE}=h": until})
+
+
+def _resume_in_years(seed: Seed) -> None:
+    seed.control.zadd(seed.keys("scheduled"), {f"rate|{RATE}=h": seed.now + YEARS_MS})
+
+
+def _lease_for_years(seed: Seed) -> None:
+    seed.control.zadd(seed.keys("leases"), {"runs": seed.now + YEARS_MS})
+
+
+def _running_job_made_ready(seed: Seed) -> None:
+    _replace("state", "runs", "running", "ready")(seed)
+
+
+def _running_job_made_ready_without_its_claim(seed: Seed) -> None:
+    line = seed.state("runs") or ""
+    words = [word for word in line.split(" ")[1:] if word.partition("=")[0] not in ("fence", "by")]
+    seed.control.hset(seed.keys("state"), "runs", " ".join(["ready", *words]))
+
+
+def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
+    """A word of a line of ``results``, of which the queue's facts have the length."""
+
+    def plant(seed: Seed) -> None:
+        before = str(seed.control.hget(seed.keys("results"), job_id))
+        _replace("results", job_id, was, lie)(seed)
+        after = str(seed.control.hget(seed.keys("results"), job_id))
+        seed.control.hincrby(seed.keys("meta"), "results_bytes", len(after) - len(before))
+
+    return plant
+
+
+def _moment(name: str, by_ms: int) -> Callable[[Seed], object]:
+    """The instant until which a name stands, in all places that have it but the log."""
+
+    def plant(seed: Seed) -> None:
+        field = f"unique|{name}"
+        job_id, until = str(seed.control.hget(seed.keys("slots"), field)).split(" ")
+        seed.control.hset(seed.keys("slots"), field, f"{job_id} {int(until) + by_ms}")
+        seed.control.zadd(seed.keys("expiring"), {f"name|{name}": int(until) + by_ms})
+
+    return plant
+
+
+WORDS = [
+    ("done", " task=t", " task=u"),
+    ("done", " until=1", " until=2"),
+    ("done", " until=1", " until=0"),
+    ("done", " once=1", " once=2"),
+    ("done", " call=70c5", " call=70c6"),
+    ("done", " call=" + "70c5" * 8, ""),
+    ("done", " at=1", " at=2"),
+    ("done", "succeeded", "cancelled"),
+    ("done", " fence=1", " fence=2"),
+    ("done", " bytes=3", " bytes=9"),
+    ("done", " until=1", " job=evil until=1"),
+    ("done", "succeeded", "replaced job=evil"),
+    ("plain", " until=1", " until=2"),
+    ("plain", " task=t", " task=u"),
+    ("plain", " fence=1", " fence=2"),
+    ("once", " at=1", " at=2"),
+    ("once", " fence=1", " fence=2"),
+    ("once", " once=1", " once=2"),
+    ("once", " call=70c5", " call=70c6"),
+    ("once", "succeeded", "dead"),
+    ("dead", " at=1", " at=2"),
+    ("dead", " reason=final", " reason=poison"),
+    ("dead", "dead", "expired"),
+    ("stopped", " fence=1", " fence=2"),
+    ("withdrawn", " at=1", " at=2"),
+    ("withdrawn", " until=1", " until=2"),
+    ("withdrawn", "cancelled", "expired"),
+    ("old", " job=new", " job=mark"),
+    ("old", " until=1", " until=2"),
+    ("old", " until=1", " task=evil until=1"),
+]
+"""Words of lines of ``results``: the id, the word, and what is planted in its place."""
+
+DAMAGES = {
+    "a name that nobody's job holds": Damage(
+        _name_of_nobody, "by the log no job can hold it", "I13"
+    ),
+    "a name that nobody's job holds, with its mark": Damage(
+        _name_of_nobody_with_its_mark, "by the log no job can hold it", "I13"
+    ),
+    "other arguments": Damage(
+        _replace("jobs", "waits", "a@b.c", "b@b.c"), "its arguments or its timeout are others", is_mended=False
+    ),
+    "another task": Damage(
+        _replace("jobs", "waits", '"task":"t"', '"task":"u"'), "its JSON is of task 'u'", is_mended=False
+    ),
+    "another timeout": Damage(
+        _replace("jobs", "waits", "5000", "9000"), "its arguments or its timeout are others", is_mended=False
+    ),
+    "no timeout": Damage(
+        _replace("jobs", "waits", ',"timeout_ms":5000', ""), "its arguments or its timeout are others", is_mended=False
+    ),
+    "arguments that cannot be read": Damage(
+        _replace("jobs", "waits", '"task"', '"tusk"'), "its JSON cannot be read", is_mended=False
+    ),
+    "another version of a limit": Damage(
+        _replace("caps", "tenant", "version=1", "version=7"),
+        "3 version=7 in `caps`, 3 version=1 by the log", is_mended=False,
+    ),
+    "a rate that is spent for years": Damage(_rate_spent_for_years, "the clock went back"),
+    "a rate that goes on in years": Damage(_resume_in_years, "`scheduled` has"),
+    "a lease for years": Damage(_lease_for_years, "`leases` has"),
+    "a running job that was made ready": Damage(_running_job_made_ready, "job runs"),
+    "a running job that was made ready without its claim": Damage(
+        _running_job_made_ready_without_its_claim, "ready by its state, running by the log"
+    ),
+    **{
+        f"{name} stands {by_ms} ms longer": Damage(_moment(name, by_ms), "by the log", "I13")
+        for name in (THROTTLED, HELD)
+        for by_ms in (-60_000, 60_000)
+    },
+    **{
+        f"{lie or 'nothing'} instead of {was} of {job_id}": Damage(_word(job_id, was, lie), "by the log", "I14")
+        for job_id, was, lie in WORDS
+    },
+}  # fmt: skip
