@@ -197,7 +197,8 @@ def _joined(header: Header, place: int, steps: Sequence[str]) -> str:
     line = f"{TABLE}[{place}] = {{lists = lists, {named}}}"
     if DECIDE_STEP in steps:
         (fact,) = header.words("Fact")
-        line += f"\n{ENDINGS}[#{ENDINGS} + 1] = {{fact = '{fact}', {DECIDE_STEP} = {DECIDE_STEP}}}"
+        asked = "".join(f"field = '{f}', mark = ' {f}=', " for f in header.words("Field"))
+        line += f"\n{ENDINGS}[#{ENDINGS} + 1] = {{fact = '{fact}', {asked}{DECIDE_STEP} = {DECIDE_STEP}}}"
     return line
 
 

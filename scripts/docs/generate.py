@@ -198,6 +198,7 @@ binding of names to positions from it; no index of KEYS or ARGV is written anywh
 | `Flags` | Redis' script flags; `allow-oom`: it runs at `maxmemory` too |
 | `Keys` | its keys, each a local of that name; a script has those of its includes, too; `every`: a list of all |
 | `Fact` | the field of `meta` that switches this part on |
+| `Field` | the field of a job's line that says whether the part has to do with the job; without it each has |
 | `With` | the keys of the part: only calls to queues with that fact carry them; else they are nil |
 | `Meta` | the fields of `meta` that it reads when it begins, all with one command |
 | `Later` | the fields of `meta` that it reads one by one, if it needs them, or only changes |

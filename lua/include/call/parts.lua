@@ -1,7 +1,8 @@
 --[[ parts: work that some calls have besides their own, one file for each: what ends with a job, names that are yielded, jobs that leave
 their places. A part notes what it is going to do in lists, which most calls do without, and has those of these steps that it needs:
 
-    decide(id, job, outcome, fence)   a job ends; `job` is its record or its state line, `outcome` is succeeded, cancelled, expired or
+    decide(id, value, job, outcome, fence)   a job ends; `job` is its record or its state line, `value` what that has under the part's Field: a
+                                      job without that field is not asked about. `outcome` is succeeded, cancelled, expired or
                                       dead, or dies, or nil if another job takes its place or a restore removes it. Returns whether
                                       something ends with it. Lines that begin alike are not decided again after a no
     check()                           before the first write: reads what `write` needs, and checks the types of keys that only it touches
@@ -62,11 +63,20 @@ end
 
 --- A job ends: let all parts decide. Returns whether anything ends with it.
 local function decide_parts(id, job, outcome, fence)
-  local found = false
+  local found, is_line = false, type(job) == 'string'
   for i = 1, #ENDINGS do
     local part = ENDINGS[i]
-    if facts[part.fact] and part.decide(id, job, outcome, fence) then
-      found = true
+    if facts[part.fact] then
+      local mark, value = part.mark, nil
+      if mark and is_line then
+        local _, at = job:find(mark, 1, true)
+        value = at and job:match('^%S+', at + 1)
+      elseif mark then
+        value = job[part.field]
+      end
+      if (value or not mark) and part.decide(id, value, job, outcome, fence) then
+        found = true
+      end
     end
   end
   return found
