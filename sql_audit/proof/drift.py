@@ -46,6 +46,9 @@ from sql_audit.store.tables import QUARANTINED
 REPORTED_MAX: Final = 20
 """Differences of each invariant that are told."""
 
+_PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
+"""A worker on its way to a claim looks as if no worker would wake, and an entry that cannot be read is in quarantine, or
+will be."""
 _INVARIANTS: Final = {"id": "I14", "name": "I13"}
 """By what members of indexes are there for; of all others it is I8."""
 _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
@@ -87,10 +90,12 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
     notes: list[Note] = []
     told: Counter[str] = Counter()
     for finding in found:
+        if finding.kind in _PASSED_OVER:
+            continue
         kind, name = finding.owner or ("", "")
         invariant = "I7" if finding.kind is Kind.DRIFT else _INVARIANTS.get(kind, "I8")
         told[invariant] += 1
-        if finding.kind is Kind.NO_WAKE or told[invariant] > REPORTED_MAX:
+        if told[invariant] > REPORTED_MAX:
             continue
         at = OutboxId(cursor.epoch or 0, cursor.seq or 0)
         if finding.kind is Kind.UNKNOWN or finding.lost is not None:
