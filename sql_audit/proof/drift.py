@@ -47,8 +47,8 @@ REPORTED_MAX: Final = 20
 """Differences of each invariant that are told."""
 
 _PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
-"""A worker on its way to a claim looks as if no worker would wake. An entry that cannot be read is in quarantine, or will
-be."""
+"""A worker on its way to a claim looks as if no worker would wake. An entry that cannot be read is in quarantine,
+or will be."""
 _INVARIANTS: Final = {"id": "I14", "name": "I13"}
 """By what members of indexes are there for; of all others it is I8."""
 _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
