@@ -12,7 +12,7 @@ It raises HeaderError when a script uses an include whose keys it does not decla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from rq_core.scripts.binding import (
     bind_keys,
     bind_on_demand,
     bind_texts,
+    decide_parts,
     each_record,
     in_order,
     key_check,
@@ -38,7 +39,15 @@ from rq_core.scripts.binding import (
 )
 from rq_core.scripts.constants import constants
 from rq_core.scripts.header import Header, HeaderError, Variant
-from rq_core.scripts.rooms import ENDINGS, RESET, TABLE, build, resolve
+from rq_core.scripts.rooms import (
+    ENDINGS,
+    RESET,
+    TABLE,
+    build,
+    endings_of,
+    resolve,
+    steps_of,
+)
 from rq_core.scripts.source import Source, read, words
 
 _BASE_META: Final = ("layout", "epoch", "replid")
@@ -87,7 +96,12 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     named = declared
     if has_every:
         named = (EVERY, *(word for word in declared if word in everything))
-    taken = ", ".join(name for name in _GLOBALS if name in {*everything, "redis", "tonumber"})
+    taken = ", ".join(
+        name
+        for name in _GLOBALS
+        if name
+        in {*everything, "redis", "tonumber", *(["type"] if "decide_parts" in everything else [])}
+    )
     lines = [
         f"local function globals() return {taken} end",
         f"local {', '.join((*named, *further, *shared))}",
@@ -98,9 +112,9 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         INTEGER if "integer" in numbers else "",
         f"local {', '.join(built.variables)}" if built.variables else "",
         refuse_keys(on_demand) if "refuse_keys" in everything else "",
-        may_end_more(_endings(includes)) if "may_end_more" in everything else "",
+        *_endings(script, includes, everything),
         "local resets = {}",
-        *(f"local {table} = {{}}" for table in (TABLE, ENDINGS) if table in everything),
+        f"local {TABLE} = {{}}" if TABLE in everything else "",
         *built.rooms,
         f"local function take_globals() {taken} = globals() end",
         f"local function bind({bound})",
@@ -134,10 +148,17 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     )
 
 
-def _endings(includes: Mapping[str, Source]) -> tuple[str, ...]:
-    """The facts of parts that end with a job."""
-    facts = (fact for include in includes.values() for fact in include.header.words("Fact"))
-    return tuple(sorted(set(facts)))
+def _endings(
+    script: Source, includes: Mapping[str, Source], words: Container[str]
+) -> Iterator[str]:
+    """What files call where jobs end, as far as they do."""
+    users = (script, *includes.values())
+    parts = [includes[name].header for name in endings_of(steps_of(includes, users))]
+    if "may_end_more" in words:
+        yield may_end_more(dict.fromkeys(fact for each in parts for fact in each.words("Fact")))
+    if "decide_parts" in words:
+        yield f"local {ENDINGS} = {{}}"
+        yield decide_parts(parts)
 
 
 def _keys_of(

@@ -6,6 +6,7 @@ No index of KEYS or ARGV is written anywhere else.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from itertools import groupby
 from typing import Final
 
 from rq_core.model import machine, settings
@@ -100,6 +101,34 @@ def may_end_more(facts: Iterable[str]) -> str:
     """``may_end_more()``: whether the queue has a fact of a part that ends with a job."""
     found = " or ".join(f"facts.{fact}" for fact in facts)
     return f"local function may_end_more() return {found or 'false'} end"
+
+
+def decide_parts(parts: Iterable[Header]) -> str:
+    """``decide_parts(id, job, outcome, fence)``: a job ends, so let each part decide that has to do with it. Returns
+    whether anything ends with it."""
+    lines = [
+        "local function decide_parts(id, job, outcome, fence)",
+        "local found, is_line = false, type(job) == 'string'",
+    ]
+    numbered = enumerate(parts, 1)
+    for fact, group in groupby(numbered, lambda each: each[1].words("Fact")[0]):
+        lines.append(f"if facts.{fact} then")
+        for number, header in group:
+            if not header.words("Field"):
+                call = f"ENDINGS[{number}](id, nil, job, outcome, fence)"
+                lines.append(f"if {call} then found = true end")
+                continue
+            (name,) = header.words("Field")
+            lines += [
+                f"local {name}",
+                "if is_line then",
+                f"local _, at = job:find(' {name}=', 1, true)",
+                f"{name} = at and job:match('^%S+', at + 1)",
+                f"else {name} = job.{name} end",
+                f"if {name} and ENDINGS[{number}](id, {name}, job, outcome, fence) then found = true end",
+            ]
+        lines.append("end")
+    return "\n".join([*lines, "return found", "end"])
 
 
 def bind_texts(header: Header, shared: Iterable[str]) -> str:

@@ -29,10 +29,6 @@ _SETTINGS: Final = settings.SETTINGS.values()
 
 CONSTANTS: Final = {
     "LAYOUT": (f"'{machine.LAYOUT}'", "the layout of Redis that the scripts know"),
-    "MARKS": (
-        _by_name((name, f"' {name}='") for name in fields.STATE_FIELDS),
-        "field of a state line → how it begins there",
-    ),
     "STATE_FIELDS": (table(fields.STATE_FIELDS), "the fields of a state line, in order"),
     "TRAITS": (
         table(str(field.line) for field in fields.TRAITS),

@@ -4,6 +4,7 @@
 
 Keys: meta state          names from rq_core.model.keys; `ready` means the four lists, `every` a list of all
 Fact: remembers           the field of meta that switches this part of what ends with a job on
+Field: unique             the field of a job without which the part has nothing to do with the job
 With: results kept        its keys, which only calls to queues with that fact carry; else they are nil
 Meta: sequence paused     fields of meta that the script reads when it begins
 Later: tombstones         fields of meta that it may read after that, one by one
@@ -29,7 +30,8 @@ _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTA
 
 
 _SECTION = re.compile(
-    r"^(Transitions|Flags|Keys|Fact|With|Meta|Later|Args|Each|Tail|Unread|Kept|Lists|Parts|Uses|Returns|Invariants): ",
+    r"^(Transitions|Flags|Keys|Fact|Field|With|Meta|Later|Args|Each|Tail|Unread|Kept|Lists|Parts|Uses|Returns"
+    r"|Invariants): ",
     re.MULTILINE,
 )
 _USED = re.compile(r"(\w+)\(([\w\s]+)\)\s*")

@@ -38,7 +38,7 @@ ENDINGS: Final = "ENDINGS"
 """What its file reads: the parts of the script, and those of them that end with a job."""
 NEW_ROOM: Final = "job"
 """Where an include of a variant stands that is not among those that are shipped."""
-_HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more")
+_HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
 """How a room begins, behind what others take from it."""
 
@@ -103,7 +103,7 @@ def resolve(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
             found[name] = include
 
     add(script, ())
-    if PARTS in found and any(DECIDE in user.header.uses.get(PARTS, ()) for user in found.values()):
+    if PARTS in found and any(DECIDE in user.words for user in found.values()):
         for name in found[PARTS].header.words("Parts"):
             if name not in found and (include := look_up(name)).header.words("Fact"):
                 add(include, (name,))
@@ -116,7 +116,7 @@ def steps_of(includes: Mapping[str, Source], users: Sequence[Source]) -> dict[st
     taken = {word for user in users for word in user.header.uses.get(PARTS, ())}
     if RUN not in taken:
         return {}
-    steps = STEPS if DECIDE in taken else STEPS[1:]
+    steps = STEPS if any(DECIDE in user.words for user in users) else STEPS[1:]
     return {
         name: tuple(step for step in steps if step in includes[name].defines)
         for name in includes[PARTS].header.words("Parts")
@@ -185,19 +185,24 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
         if given or steps:
             out = tuple(word for word, is_out in given.items() if is_out)
             needed = tuple(_needed(include, (*given, *steps)))
-            joined = _joined(include.header, list(parts).index(name) + 1, steps) if steps else ""
+            joined = _joined(name, parts) if steps else ""
             found[name] = _File(include, room, needed, tuple(given), out, joined)
             users.append((include.header, room, found[name].words))
     return dict(reversed(found.items()))
 
 
-def _joined(header: Header, place: int, steps: Sequence[str]) -> str:
+def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Those of a script's parts that decide what ends with a job."""
+    return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
+
+
+def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
     """How a part joins the others."""
-    named = ", ".join(f"{step} = {step}" for step in steps)
+    place, steps = list(parts).index(name) + 1, parts[name]
+    named = ", ".join(f"{step} = {step}" for step in steps if step != DECIDE_STEP)
     line = f"{TABLE}[{place}] = {{lists = lists, {named}}}"
     if DECIDE_STEP in steps:
-        (fact,) = header.words("Fact")
-        line += f"\n{ENDINGS}[#{ENDINGS} + 1] = {{fact = '{fact}', {DECIDE_STEP} = {DECIDE_STEP}}}"
+        line += f"\n{ENDINGS}[{endings_of(parts).index(name) + 1}] = {DECIDE_STEP}"
     return line
 
 

@@ -198,6 +198,7 @@ binding of names to positions from it; no index of KEYS or ARGV is written anywh
 | `Flags` | Redis' script flags; `allow-oom`: it runs at `maxmemory` too |
 | `Keys` | its keys, each a local of that name; a script has those of its includes, too; `every`: a list of all |
 | `Fact` | the field of `meta` that switches this part on |
+| `Field` | the field of a job's line that says whether the part has to do with the job; without it each has |
 | `With` | the keys of the part: only calls to queues with that fact carry them; else they are nil |
 | `Meta` | the fields of `meta` that it reads when it begins, all with one command |
 | `Later` | the fields of `meta` that it reads one by one, if it needs them, or only changes |
@@ -233,8 +234,8 @@ What a file uses and does not define comes from one of these places:
   `each_count`; and `check_keys()`, which is made from the `Unread` of the same file.
 - **The loader**: `whole_number(text)`, the number if it is a whole one between -10^13 and 10^13, else nil;
   `refuse_keys()`, the answer to a call that lacks the keys of a fact, else nil; `may_end_more()`, whether the queue has
-  a fact of a part that ends with a job; `PARTS` and `ENDINGS`, the parts of the
-  script, and those of them that end with a job.
+  a fact of a part that ends with a job; `decide_parts(id, job, outcome, fence)`, which lets these parts decide; and
+  `PARTS`, the parts of the script.
 - **The model**: the constants below, from `rq_core/model`.
 
 The text is loaded once as a function of Redis, so variables outlive a call. What an include keeps during a call stands

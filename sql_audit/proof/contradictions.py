@@ -7,7 +7,6 @@ with can be compared again. Nothing here compares the times of two calls: the cl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 from rq_core.model.job import read_spec, spec_fault
@@ -43,19 +42,16 @@ def of_beginning(
 
 
 def _of_spec(spec: str, facts: Mapping[str, Any], task: str | None) -> Iterator[Fault]:
-    """Yield what is wrong with a job's JSON beside its event's task, digest and limits."""
+    """Yield what is wrong with a job's JSON beside its event's task, limits, and digest."""
     # What SQL cannot keep was replaced.
     digest = None if "\ufffd" in spec else facts.get("digest") or "none"
     if wrong := spec_fault(spec, task, digest):
         yield "I6", wrong
-    with suppress(ValueError, RecursionError):
-        # None: the worker's task decides.
-        attempts = read_spec(spec).max_attempts
-        if attempts is not None and attempts != facts.get("max_attempts"):
-            yield (
-                "I6",
-                f"its JSON allows {attempts} attempts, and it says {facts.get('max_attempts')}",
-            )
+        return
+    attempts, logged = read_spec(spec).max_attempts, facts.get("max_attempts")
+    # None: the worker's task decides.
+    if attempts not in (None, logged):
+        yield "I6", f"its JSON allows {attempts} attempts, and it says {logged}"
 
 
 def of_promoted(record: Record, at_ms: int) -> Iterator[Fault]:

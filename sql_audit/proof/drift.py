@@ -42,12 +42,12 @@ from sql_audit.store.tables import QUARANTINED
 REPORTED_MAX: Final = 20
 """Differences of each invariant that are told."""
 
+_PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
+"""A worker on its way to a claim looks as if no worker would wake. An entry that cannot be read is in quarantine,
+or will be."""
 _INVARIANTS: Final = {"id": "I14", "name": "I13"}
 """By what members of indexes are there for; of all others it is I8."""
 _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
-_PASSED_OVER: Final = frozenset({Kind.LOG_UNREADABLE, Kind.NO_WAKE})
-"""What cannot be read of the log is in quarantine or will be; a worker on its way to a claim looks as if no worker
-would wake."""
 
 
 def drift_of(url: str, client: Client, queue: str) -> Look:
@@ -86,10 +86,10 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
     notes: list[Note] = []
     told: Counter[str] = Counter()
     for finding in found:
-        kind, name = finding.owner or ("", "")
-        invariant = "I7" if finding.kind is Kind.DRIFT else _INVARIANTS.get(kind, "I8")
         if finding.kind in _PASSED_OVER:
             continue
+        kind, name = finding.owner or ("", "")
+        invariant = "I7" if finding.kind is Kind.DRIFT else _INVARIANTS.get(kind, "I8")
         told[invariant] += 1
         if told[invariant] > REPORTED_MAX:
             continue
@@ -149,13 +149,8 @@ def _look(client: Client, database: Database, queue: str) -> tuple[Look, Any]:
     try:
         return _compared(database, queue, both), both.cursor
     except (
-        Undecodable,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+        Undecodable, ValueError, TypeError, LookupError, AttributeError, RecursionError,
+    ) as error:  # fmt: skip
         return _unreadable(error), both.cursor
 
 

@@ -2,7 +2,7 @@
 
 Later: dead_retention_ms
 Lists: died
-Uses: call(now) parts(list_of decide_parts) meta(read_now) dead(check_dead index_dead) telling(tell_ended)
+Uses: call(now) parts(list_of) meta(read_now) dead(check_dead index_dead) telling(tell_ended)
 ]]
 
 local lists = {}

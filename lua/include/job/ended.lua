@@ -3,7 +3,7 @@
 
 Keys: state jobs
 Lists: gone
-Uses: parts(list_of decide_parts) batch(call_many) telling(tell_ended)
+Uses: parts(list_of) batch(call_many) telling(tell_ended)
 ]]
 
 local lists = {}

@@ -5,7 +5,7 @@ Lines of jobs that were claimed together begin alike, up to their places in line
 
 Meta: remembers audit
 Later: backlog_bytes backlog_max_bytes
-Uses: call(now_text) meta(facts fact) parts(decide_parts) state(told_in) remembered(keep_outcome keep_alike)
+Uses: call(now_text) meta(facts fact) state(told_in) remembered(keep_outcome keep_alike)
 ]]
 
 local FULL = 43       -- `+`, before the digest of a value that is to stand in the log

@@ -7,9 +7,10 @@ The list `named` has fields of `slots` for the names of jobs that end, `named_id
 names the jobs hold: a name may be another job's by now.
 
 Fact: ties
+Field: unique
 Keys: slots
 Lists: freed named named_ids
-Uses: parts(list_of) state(field_in) batch(call_many read_many)
+Uses: parts(list_of) batch(call_many read_many)
 ]]
 
 local lists = {}
@@ -61,13 +62,9 @@ local function give_up_name(id, job)
   end
 end
 
-local function decide(id, job)
-  local name = field_in(job, 'unique')
-  if name then
-    give_up(id, name)
-    return true
-  end
-  return false
+local function decide(id, name)
+  give_up(id, name)
+  return true
 end
 
 local function check()

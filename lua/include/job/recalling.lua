@@ -94,6 +94,9 @@ end
 
 --- Whether a record's id may not be had, alive or not: it is remembered, or this call has noted it of another job; and what is noted of it.
 local function is_taken_id(i, id, is_live)
+  if not lists.any then
+    return is_live, nil
+  end
   local noted = lists.noted and lists.noted[id]
   return is_live and not has_left(id) or is_recalled(i) or noted ~= nil, noted
 end

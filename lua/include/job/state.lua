@@ -32,14 +32,6 @@ local function told_in(line, mark)
   return at and line:match('^%S+', at + 1)
 end
 
---- A field of a job, from its record or from its line; nil if it has none.
-local function field_in(job, name)
-  if type(job) == 'string' then
-    return told_in(job, MARKS[name])
-  end
-  return job[name]
-end
-
 --- The line of a job.
 local function write_line(job)
   local parts = {job.state}
