@@ -33,6 +33,7 @@ local size, record, kind_of   -- how many records there are; what gives one: its
 local ids, live      -- by record: its id, and whether Redis has a job of it
 local seen           -- id → the record of this call that was accepted with it; false if there is only one record
 local is_tied        -- whether what is known of ids, or of names, may concern a record
+local may_know       -- whether anything may be known of an id besides whether its job is alive
 local has_parts      -- whether the call has work besides its own
 local next_due       -- when the first scheduled member was due before
 local taken          -- how many jobs are accepted
@@ -45,7 +46,7 @@ local since          -- how a line ends
 
 local function reset()
   size, record, kind_of, ids, live, seen, next_due, taken, events, dropped = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
-  values, lines, due, answer, seq, since, is_tied, has_parts = nil, nil, nil, nil, nil, nil, nil, nil
+  values, lines, due, answer, seq, since, is_tied, may_know, has_parts = nil, nil, nil, nil, nil, nil, nil, nil, nil
 end
 
 --- Read what is known of the ids, the names and the lanes. Returns a reply that refuses the call, or nil.
@@ -64,15 +65,16 @@ local function read_known(names, may_wait)
   if names then
     meet_lanes(names)
   end
+  may_know = may_know or (results or facts.ties) and knows_ids()
+  is_tied = is_tied or may_know
   if is_tied then
     local first = {}   -- id → its first record
     read_holders(size, function(i)
       local id, place = record(i)
       first[id] = first[id] or i
-      return not live[i] and not is_recalled(i) and first[id] == i and kind_of[place] or nil
+      return not live[i] and not (may_know and is_recalled(i)) and first[id] == i and kind_of[place] or nil
     end)
   end
-  is_tied = is_tied or (results or facts.ties) and knows_ids()
   return nil
 end
 
@@ -95,7 +97,7 @@ end
 --- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are needed, and
 --- what only others write is not read.
 local function check_records(how_many, each_record, kinds)
-  size, record, kind_of, ids, is_tied = how_many, each_record, kinds, {}, false
+  size, record, kind_of, ids, is_tied, may_know = how_many, each_record, kinds, {}, false, false
   local names, may_wait, is_long = nil, false, false
   for i = 1, size do
     local id, place, digest, lane, spec = record(i)
@@ -115,6 +117,7 @@ local function check_records(how_many, each_record, kinds)
     if kind.may_wait then
       may_wait = true
       is_tied = is_tied or kind.has_line
+      may_know = may_know or kind.unique == 'replace' or kind.remember ~= nil
     end
     if #spec > SPEC_LONG then
       is_long = true
@@ -133,7 +136,10 @@ end
 
 --- What keeps a record's job out: the outcome, what stands in its way (`-`: nothing else), and the cap if that is a scope; nil if nothing does.
 local function kept_from(i, id, kind, lane)
-  local is_taken, noted = is_taken_id(i, id, live[i])
+  local is_taken, noted = live[i], nil
+  if may_know then
+    is_taken, noted = is_taken_id(i, id, live[i])
+  end
   if is_taken or seen and seen[id] then
     if results then
       return same_or_not(i, seen and seen[id], noted)

@@ -96,12 +96,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     named = declared
     if has_every:
         named = (EVERY, *(word for word in declared if word in everything))
-    taken = ", ".join(
-        name
-        for name in _GLOBALS
-        if name
-        in {*everything, "redis", "tonumber", *(["type"] if "decide_parts" in everything else [])}
-    )
+    taken = ", ".join(name for name in _GLOBALS if name in {*everything, "redis", "tonumber"})
     lines = [
         f"local function globals() return {taken} end",
         f"local {', '.join((*named, *further, *shared))}",

@@ -104,12 +104,9 @@ def may_end_more(facts: Iterable[str]) -> str:
 
 
 def decide_parts(parts: Iterable[Header]) -> str:
-    """``decide_parts(id, job, outcome, fence)``: a job ends, so let each part decide that has to do with it. Returns
-    whether anything ends with it."""
-    lines = [
-        "local function decide_parts(id, job, outcome, fence)",
-        "local found, is_line = false, type(job) == 'string'",
-    ]
+    """``decide_parts(id, job, line, outcome, fence)``: a job ends, so let each part decide that has to do with it.
+    Returns whether anything ends with it."""
+    lines = ["local function decide_parts(id, job, line, outcome, fence)", "local found = false"]
     numbered = enumerate(parts, 1)
     for fact, group in groupby(numbered, lambda each: each[1].words("Fact")[0]):
         lines.append(f"if facts.{fact} then")
@@ -121,11 +118,12 @@ def decide_parts(parts: Iterable[Header]) -> str:
             (name,) = header.words("Field")
             lines += [
                 f"local {name}",
-                "if is_line then",
-                f"local _, at = job:find(' {name}=', 1, true)",
-                f"{name} = at and job:match('^%S+', at + 1)",
+                "if line then",
+                f"local _, at = line:find(' {name}=', 1, true)",
+                f"{name} = at and line:match('^%S+', at + 1)",
                 f"else {name} = job.{name} end",
-                f"if {name} and ENDINGS[{number}](id, {name}, job, outcome, fence) then found = true end",
+                f"if {name} and ENDINGS[{number}](id, {name}, job, outcome, fence)",
+                "then found = true end",
             ]
         lines.append("end")
     return "\n".join([*lines, "return found", "end"])

@@ -234,8 +234,8 @@ What a file uses and does not define comes from one of these places:
   `each_count`; and `check_keys()`, which is made from the `Unread` of the same file.
 - **The loader**: `whole_number(text)`, the number if it is a whole one between -10^13 and 10^13, else nil;
   `refuse_keys()`, the answer to a call that lacks the keys of a fact, else nil; `may_end_more()`, whether the queue has
-  a fact of a part that ends with a job; `decide_parts(id, job, outcome, fence)`, which lets these parts decide; and
-  `PARTS`, the parts of the script.
+  a fact of a part that ends with a job; `decide_parts(id, job, line, outcome, fence)`, which lets these parts decide;
+  and `PARTS`, the parts of the script.
 - **The model**: the constants below, from `rq_core/model`.
 
 The text is loaded once as a function of Redis, so variables outlive a call. What an include keeps during a call stands

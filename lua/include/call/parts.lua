@@ -1,8 +1,9 @@
 --[[ parts: work that some calls have besides their own, one file for each: what ends with a job, names that are yielded, jobs that leave
 their places. A part notes what it is going to do in lists, which most calls do without, and has those of these steps that it needs:
 
-    decide(id, value, job, outcome, fence)   a job ends; `job` is its record or its state line, `value` what that has under the part's Field: a
-                                      job without that field is not asked about. `outcome` is succeeded, cancelled, expired or
+    decide(id, value, job, outcome, fence)
+                                      a job ends; `value` is what it has under the part's Field: of a job without that field the part is
+                                      not asked. `job` is its record; nil if it succeeds. `outcome` is succeeded, cancelled, expired or
                                       dead, or dies, or nil if another job takes its place or a restore removes it. Returns whether
                                       something ends with it. Lines that begin alike are not decided again after a no
     check()                           before the first write: reads what `write` needs, and checks the types of keys that only it touches
@@ -10,7 +11,7 @@ their places. A part notes what it is going to do in lists, which most calls do 
     write()                           writes, before the script does
 
 A part is a file whose name stands under Parts, in the order in which they run. One with a Fact ends with a job: it comes with each script
-that ends jobs, which calls `decide_parts(id, job, outcome, fence)`, and decides in queues that have the fact. The loader writes that function
+that ends jobs, which calls `decide_parts(id, job, line, outcome, fence)`, with the job's record or its line,, and decides in queues that have the fact. The loader writes that function
 out for each script, since a loop over the parts costs a job 2,700 instructions. The others come with the files that use them. A script runs the three steps
 behind `decide`; a check refuses one that leaves out a step of one of its parts.
 

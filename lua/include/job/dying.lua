@@ -13,7 +13,7 @@ local function dies(id, job, why)
   read_now('dead_retention_ms')
   local died = list_of(lists, 'died')
   died[#died + 1] = id
-  decide_parts(id, job, 'dies')
+  decide_parts(id, job, nil, 'dies')
 end
 
 local function check()

@@ -13,7 +13,7 @@ local lists = {}
 local function leaves(id, job, outcome, fence)
   local gone = list_of(lists, 'gone')
   gone[#gone + 1] = id
-  decide_parts(id, job, outcome, fence)
+  decide_parts(id, job, nil, outcome, fence)
 end
 
 --- Remove jobs, which have ended.

@@ -17,7 +17,7 @@ local BEHIND_ALIKE = '^%d+ since=%d+$'   -- how a line ends behind ` seq=` if it
 --- same way, it returns how the line of the result begins, until when that is kept, and the fence as the event has it. Else it returns
 --- nil: the next job's line has to be taken apart.
 local function leave(id, line, events, at, value, note)
-  local is_tied, once, keep = decide_parts(id, line, 'succeeded'), nil, nil
+  local is_tied, once, keep = decide_parts(id, nil, line, 'succeeded'), nil, nil
   if facts.remembers then
     once, keep = told_in(line, ' once='), told_in(line, ' keep=')
   end

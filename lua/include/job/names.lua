@@ -49,22 +49,21 @@ local function holds_name(job, at)
   return job.state ~= 'dead' and not (how == 'claim' and job.claim)
 end
 
---- A job gives up its name.
-local function give_up(id, name)
-  local named, ids = list_of(lists, 'named'), list_of(lists, 'named_ids')
+--- A job that has this name gives it up.
+local function decide(id, name)
+  local named, ids = lists.named, lists.named_ids
+  if not named then
+    named, ids = list_of(lists, 'named'), list_of(lists, 'named_ids')
+  end
   named[#named + 1], ids[#ids + 1] = name_field(name), id
+  return true
 end
 
 --- A job is claimed for the first time. It gives up a name that stands until then.
 local function give_up_name(id, job)
   if job.stands and job.stands:sub(1, 6) == 'claim:' then
-    give_up(id, job.unique)
+    decide(id, job.unique)
   end
-end
-
-local function decide(id, name)
-  give_up(id, name)
-  return true
 end
 
 local function check()
