@@ -111,7 +111,8 @@ class History:
         for n in range(0, len(ids), IDS_CHUNK):
             chunk = ids[n : n + IDS_CHUNK]
             lives = self._lives([i for i in chunk if clean(i) == i])
-            log.began.update(lives.began)
+            if not log.gaps:
+                log.began.update(lives.began)
             for job_id, record in lives.records.items():
                 log.records.setdefault(job_id, record)
             for job_id in filter(ended.__contains__, chunk):

@@ -81,7 +81,7 @@ class Computed(BaseModel):
             raise SystemExit
         if self.how == "kills":
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(1)
+        time.sleep(6 if self.how == "slower" else 1)
         return 5
 
 
@@ -148,7 +148,8 @@ async def test_a_value_that_cannot_be_kept_fails_no_job(
     "enqueue, reason",
     [
         (lambda: computed_in_thread.enqueue_async("slow"), "unfinished"),
-        (lambda: computed_apart.enqueue_async("slow"), "unfinished"),
+        # To start the process is part of its time.
+        (lambda: computed_apart.with_options(timeout=4).enqueue_async("slower"), "unfinished"),
         (lambda: computed_on_loop.enqueue_async("slow"), None),
         (lambda: computed_in_thread.with_options(timeout=20).enqueue_async("exits"), "not_json"),
         (lambda: computed_apart.with_options(timeout=20).enqueue_async("exits"), "not_json"),

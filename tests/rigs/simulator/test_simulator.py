@@ -88,7 +88,7 @@ CATCHING = {
     "promoted-before-it-expires": 39,
     "edited-deadline-not-indexed": 77,
     "edited-job-keeps-its-lane": 36,
-    "value-of-another-record": 375,
+    "value-of-another-record": 1228,
     "result-of-the-job-before": 65,
     "value-of-a-refused-settlement": 58,
     "value-outlives-its-line": 57,
