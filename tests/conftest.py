@@ -63,7 +63,7 @@ def _turn(item: pytest.Item) -> int:
     alone at the end."""
     if item.get_closest_marker("alone") is not None:
         return 0
-    if _file(item.nodeid) in WHOLE_FILES or item.get_closest_marker("long") is not None:
+    if _file(item.nodeid) in WHOLE_FILES or item.get_closest_marker("slow") is not None:
         return 1
     return 3 if item.nodeid.startswith("tests/unit/") else 2
 

@@ -67,7 +67,7 @@ def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
         return ""
     names = [name for group in groups.values() for name in group]
     lines = [f"{', '.join(names)} = {', '.join(['nil'] * len(names))}"]
-    lines += [f"if #KEYS > {behind} then", f"local at = {behind}"]
+    lines += [f"if KEYS[{behind + 1}] then", f"local at = {behind}"]
     for place, group in enumerate(groups.values(), 1):
         ending = f"}}:{group[0]}"
         places = ", ".join(f"KEYS[at + {n}]" for n in range(1, len(group) + 1))
@@ -248,7 +248,7 @@ def bind_args(header: Header, shared: Iterable[str], keys: int) -> str:
     if "Tail" in header.sections:
         lines += [
             "local behind = 0",
-            f"has_tail = #KEYS > {keys}",
+            f"has_tail = KEYS[{keys + 1}] ~= nil",
             "if has_tail then",
             "behind = integer(ARGV[#ARGV])",
             f"if not behind or behind < 0 or behind % 3 ~= 0 or behind >= #ARGV - {len(args)} then",

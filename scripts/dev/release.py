@@ -82,7 +82,7 @@ def prepare(root: Path, version: str, *, tests: bool) -> Path:
     _run(root, STEP_S_MAX, "scripts/check")
     _run(root, STEP_S_MAX, "scripts/site")
     if tests:
-        _run(root, TESTS_S_MAX, "scripts/test")
+        _run(root, TESTS_S_MAX, "scripts/test", "--slow")
     return build(root, version)
 
 

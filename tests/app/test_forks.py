@@ -16,6 +16,7 @@ from tests.kit.processes import python
 MOMENTS = 8
 
 
+@pytest.mark.slow
 def test_a_child_that_was_forked_during_an_apps_first_use_can_use_it(
     valkey_url: str, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def _nothing() -> None:
     pass
 
 
+@pytest.mark.slow
 def test_workers_with_mirror_and_every_command_work_by_tls(
     port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

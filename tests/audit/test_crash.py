@@ -65,6 +65,7 @@ def test_a_mirror_killed_between_two_steps_loses_and_doubles_nothing(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
+@pytest.mark.slow
 def test_mirrors_killed_again_and_again_arrive(
     valkey_url: str,
     audit_url: str,

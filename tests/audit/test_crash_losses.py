@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import STEPS, Mirror, Outcome
 from sql_audit.store.database import Database
@@ -98,6 +100,7 @@ def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_mirror_that_dies_at_any_step_leaves_what_one_that_lives_leaves(
     source: StreamSource, database: Database
 ) -> None:

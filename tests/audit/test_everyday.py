@@ -78,6 +78,7 @@ def test_a_full_scan_would_be_seen(long_log: Database) -> None:
     assert ten_million.full_scans(long_log, plans) != []
 
 
+@pytest.mark.slow
 def test_a_long_log_is_one_that_could_have_happened(long_log: Database) -> None:
     found = verify(long_log)
 

@@ -131,6 +131,7 @@ def stopped(valkey_url: str, tmp_path: Path) -> Iterator[Callable[[str, str], Ch
 
 
 @pytest.mark.parametrize("step", ["locked", "copying", "events", "advanced"])
+@pytest.mark.slow
 def test_postgres_ends_the_transaction_of_a_stopped_mirror(
     step: str,
     postgres_url: str,

@@ -113,6 +113,7 @@ def make_second(url: str, database: Database) -> Iterator[Callable[..., Source]]
 
 @pytest.mark.parametrize("queue", ["mail", "other"], ids=["same-name", "other-name"])
 @pytest.mark.parametrize("apart", ["servers", "prefixes"])
+@pytest.mark.slow
 def test_a_second_source_takes_nothing_and_gets_nothing(
     apart: str,
     queue: str,

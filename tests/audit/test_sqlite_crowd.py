@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from scripts.measure.once import sqlite_crowd
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
@@ -13,6 +15,7 @@ from tests.kit import auditlog
 FULL = 2
 
 
+@pytest.mark.slow
 def test_mirrors_and_readers_do_not_disturb_each_other(valkey_url: str, tmp_path: Path) -> None:
     path = tmp_path / "audit.db"
 

@@ -70,6 +70,7 @@ def remove_and_close(path: Path) -> str:
 
 
 @pytest.mark.parametrize("close", [close_directory, close_file, close_lock, remove_and_close])
+@pytest.mark.slow
 def test_a_log_that_cannot_be_written_is_told_with_what_to_do(
     close: Callable[[Path], str], audit: Path, valkey_url: str
 ) -> None:

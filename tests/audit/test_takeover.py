@@ -69,6 +69,7 @@ def assert_whole(client: Client, database: Database) -> None:
 
 
 @pytest.mark.parametrize("step", ["copying", "advanced"])
+@pytest.mark.slow
 def test_another_mirror_takes_over_from_one_that_stopped(
     step: str, client: Client, postgres_url: str, start: Start
 ) -> None:
@@ -101,6 +102,7 @@ def test_another_mirror_takes_over_from_one_that_stopped(
 
 
 @pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
+@pytest.mark.slow
 def test_on_sqlite_the_other_waits_until_the_stopped_one_goes_on_or_dies(
     end: signal.Signals, client: Client, sqlite_url: str, start: Start
 ) -> None:

@@ -40,6 +40,7 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("part", FIGURES)
+@pytest.mark.slow
 def test_a_part_measures_its_figures(tmp_path: Path, part: str) -> None:
     document = bench(tmp_path, "--only", part)
 

@@ -15,6 +15,7 @@ from tests.rigs import shards
 
 
 @pytest.mark.parametrize("kind", shards.CLUSTER_KINDS)
+@pytest.mark.slow
 def test_a_struck_node_holds_up_its_own_shard_only(
     cluster: RedisCluster, tmp_path: Path, kind: str
 ) -> None:
@@ -27,6 +28,7 @@ def test_a_struck_node_holds_up_its_own_shard_only(
 
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda engine: str(engine.name))
+@pytest.mark.slow
 def test_with_full_coverage_all_shards_stand_still_and_lose_nothing(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:

@@ -168,6 +168,7 @@ def _waiting(cluster: RedisCluster, count: int) -> bool:
     return blocked >= count
 
 
+@pytest.mark.slow
 async def test_slots_that_move_under_load_lose_nothing(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
@@ -209,6 +210,7 @@ async def test_slots_that_move_under_load_lose_nothing(
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "down"])
+@pytest.mark.slow
 async def test_a_worker_that_starts_while_a_shard_is_away_serves_the_others(
     cluster: RedisCluster,
     load: Load,
@@ -253,6 +255,7 @@ async def test_a_worker_that_starts_while_a_shard_is_away_serves_the_others(
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 async def test_a_shard_without_a_primary_disturbs_no_other(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:

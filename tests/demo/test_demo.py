@@ -48,12 +48,14 @@ def check(answer: dict[str, Any]) -> None:
     assert answer["compressing"] == 2
 
 
+@pytest.mark.slow
 def test_the_demo_with_nothing_given_brings_its_own_server(tmp_path: Path) -> None:
     check(run_demo(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_demo_on_given_servers(valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
     check(run_demo(tmp_path, "--redis", valkey_url, "--audit", postgres_url))
 
@@ -69,6 +71,7 @@ def kept(tmp_path: Path) -> Iterator[Path]:
         server.stop(place)
 
 
+@pytest.mark.slow
 def test_what_is_kept_can_be_looked_at_with_the_commands_that_are_printed(kept: Path) -> None:
     def run(*words: str) -> str:
         done = subprocess.run(
@@ -139,6 +142,7 @@ def test_too_few_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [["--redis", "redis://127.0.0.1:1"], ["--redis", "nonsense"]])
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_one_line(option: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sql_audit.demo", *option],

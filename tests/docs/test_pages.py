@@ -10,9 +10,9 @@ PLAYED = ["five-minutes.md", "tutorial.md"]
 """Pages that are one session from top to bottom, on the embedded server."""
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.slow
 def test_a_page_that_is_typed_word_for_word_does_what_it_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_job_without_a_place_in_line_stops_no_claim(seed: Seed) -> None:
     assert {job.id for job in seed.claim().jobs} == {"a", "b"}
 
 
+@pytest.mark.slow
 def test_what_the_functions_remember_does_not_grow_with_the_lanes(
     start_redis: Callable[..., RedisServer],
 ) -> None:

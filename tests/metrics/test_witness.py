@@ -40,6 +40,7 @@ def enqueue(app: App, count: int) -> None:
         app.enqueue("crew", "coroutine", {})
 
 
+@pytest.mark.slow
 def test_totals_are_exact_for_orderly_ends_and_never_fall(
     valkey_url: str, witness: crew.Witness, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ from tests.model.machine import (
 from tests.model.running import LIMIT_S, run
 from tests.rigs.judge.caps import unproved
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(LIMIT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
 IDS = [f"j-{n}" for n in range(14)]
 RATE = "tenant@10s"

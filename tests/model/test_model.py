@@ -7,7 +7,7 @@ from tests.model.machine import Queue
 from tests.model.once_model import OnceQueue
 from tests.model.running import LIMIT_S, run
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(LIMIT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
 
 def test_random_histories_agree_with_the_model(valkey_url: str) -> None:

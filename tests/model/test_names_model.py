@@ -5,7 +5,7 @@ import pytest
 from tests.model.names_model import Names
 from tests.model.running import LIMIT_S, run
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(LIMIT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
 
 def test_names_agree_with_the_model(valkey_url: str) -> None:

@@ -84,6 +84,7 @@ def test_the_wheel_holds_every_file(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "scripts/"))]
 
 
+@pytest.mark.slow
 def test_the_wheel_works_outside_the_repository(installed: Path, tmp_path: Path) -> None:
     program = "import rq_core, sql_audit, rq_core.embedded.server; print(rq_core.__file__)"
     origin = run(installed / "python", "-c", program, cwd=tmp_path).strip()
@@ -96,6 +97,7 @@ def test_the_wheel_works_outside_the_repository(installed: Path, tmp_path: Path)
     assert "history" in audit_help
 
 
+@pytest.mark.slow
 def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     """The main job, with what a user has: the wheel, an empty environment, and no repository."""
     answer = json.loads(run(installed / "rq-core", "demo", "--json", cwd=tmp_path).splitlines()[-1])

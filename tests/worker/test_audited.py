@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from sqlalchemy import select
 
 from rq_core.app.app import App
@@ -23,6 +24,7 @@ def _left(client: Client) -> int:
     return sum(counts.ready.values()) + counts.running + counts.scheduled
 
 
+@pytest.mark.slow
 def test_a_worker_with_audit_leaves_every_event_in_sql(
     app: App, client: Client, witness: crew.Witness, audit_url: str
 ) -> None:
@@ -51,6 +53,7 @@ def test_a_worker_with_audit_leaves_every_event_in_sql(
         app.audit_url = None
 
 
+@pytest.mark.slow
 def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
@@ -78,6 +81,7 @@ def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
     database.close()
 
 
+@pytest.mark.slow
 def test_a_worker_of_another_redis_does_not_start_and_one_of_an_empty_redis_does(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:

@@ -21,6 +21,7 @@ def client(valkey_url: str) -> Iterator[Client]:
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_exactly_as_many_run_as_the_caps_say(client: Client, tmp_path: Path) -> None:
     """N in 1, 2, 3, 10; per task, per queue, per key, and all three together; 4 worker processes.
 
@@ -41,6 +42,7 @@ def test_exactly_as_many_run_as_the_caps_say(client: Client, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("rounds", [wakeups.race, wakeups.turns])
+@pytest.mark.slow
 def test_no_wake_up_is_lost(
     client: Client, tmp_path: Path, rounds: Callable[..., wakeups.Race]
 ) -> None:
@@ -56,6 +58,7 @@ def test_no_wake_up_is_lost(
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_slots_of_killed_workers_are_free_within_a_lease(client: Client, tmp_path: Path) -> None:
     """At every moment, holders are the claimed jobs of a scope; nothing leaks however workers end."""
     found = faults.kill_workers(client, tmp_path, 3)
@@ -66,6 +69,7 @@ def test_slots_of_killed_workers_are_free_within_a_lease(client: Client, tmp_pat
     assert max(found.freed_ms) < faults.LEASE_S * 1000 * 4 / 3 + 500, found.freed_ms
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_releases_nothing(client: Client, tmp_path: Path) -> None:
     """Workers stopped past their lease settle their job when they go on: refused, audited, and the cap of 1 holds."""
     found = faults.stop_and_continue(client, tmp_path, 2)

@@ -188,6 +188,7 @@ def test_a_job_that_takes_its_worker_down_again_and_again_is_dead(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_those_that_ran_beside_a_poison_job_do_not_die_with_it(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
@@ -259,6 +260,7 @@ def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
 
 @one_engine
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
+@pytest.mark.slow
 def test_sigterm_ends_a_worker_though_the_server_is_away(
     start_redis: Callable[..., RedisServer], witness: crew.Witness, options: tuple[str, ...]
 ) -> None:

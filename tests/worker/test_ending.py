@@ -112,6 +112,7 @@ def test_a_worker_ends_though_a_handler_left_a_thread(
     assert re.search(r"by force after 5 s. It is held by thread \w+ in ", witness.log())
 
 
+@pytest.mark.slow
 def test_workers_that_retire_are_replaced_though_handlers_left_threads(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
@@ -129,6 +130,7 @@ def test_workers_that_retire_are_replaced_though_handlers_left_threads(
     assert "restarting" not in witness.log()
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
     app: App, client: Client, witness: crew.Witness
 ) -> None:

@@ -58,6 +58,7 @@ def make_app(url: str) -> App:
     return app
 
 
+@pytest.mark.slow
 async def test_a_full_server_refuses_jobs_whole_and_drains_itself(
     app: App, server: RedisServer, audit_url: str
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_machine_without_workers_is_not_healthy() -> None:
     assert ask() == (1, {"healthy": False, "max_age_s": 30.0, "age_s": None, "workers": []})
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_claim_grows_old_though_it_lives(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:

@@ -96,6 +96,7 @@ async def test_what_was_entered_is_left_before_a_failure(
         ("process, async", "wait", []),
     ],
 )
+@pytest.mark.slow
 async def test_what_was_entered_is_left_after_a_timeout_as_the_table_says(
     app: App,
     client: Client,
@@ -195,6 +196,7 @@ async def test_what_was_entered_is_left_before_a_worker_that_stops_gives_the_job
 
 
 @ALL
+@pytest.mark.slow
 async def test_a_process_that_is_killed_leaves_nothing_and_the_next_attempt_is_whole(
     app: App,
     client: Client,

@@ -22,6 +22,7 @@ SECRET = "hunter2hunter2"  # noqa: S105 - made up
 
 
 @one_engine
+@pytest.mark.slow
 def test_a_password_is_in_no_command_line_log_row_or_key(
     start_redis: Callable[..., RedisServer],
     witness: crew.Witness,

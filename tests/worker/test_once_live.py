@@ -12,6 +12,7 @@ from tests.rigs.once.keeping import CALL_MS, keep
 from tests.rigs.once.race import race
 
 
+@pytest.mark.slow
 def test_a_name_that_many_ask_for_is_held_once_while_workers_are_killed(
     valkey_url: str, tmp_path: Path
 ) -> None:
@@ -41,6 +42,7 @@ def test_jobs_expire_as_fast_as_they_come(valkey_url: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "size, chunk, log", [(60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)]
 )
+@pytest.mark.slow
 def test_results_kept_for_a_second_go_as_fast_as_they_come(
     valkey_url: str, size: int, chunk: int, log: str
 ) -> None:

@@ -97,6 +97,7 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
 
 
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
+@pytest.mark.slow
 def test_the_worker_claims_again_whatever_the_outage_was(tmp_path: Path, place: int) -> None:
     """Restarted, frozen, black-holed, connections reset, scripts forgotten: scripts/prove/live outages in short."""
     found = outages.run(tmp_path, times=5, seconds=1.0, seed=place, engine=engines()[place])
@@ -190,6 +191,7 @@ async def test_an_unexpected_error_does_not_end_the_worker(
     assert len(broken) == 2
 
 
+@pytest.mark.slow
 def test_a_reset_in_the_middle_of_a_greeting_is_an_outage(redis_server: RedisServer) -> None:
     """With uvloop, which the command line uses. Connections that are half greeted must not be used either."""
     import uvloop

@@ -51,6 +51,7 @@ def fail_over(group: SentinelGroup) -> RedisServer:
 
 
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
+@pytest.mark.slow
 def test_the_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
     """Twice, so that the old primary has come back as a replica and is promoted in turn."""
     found = outages.run(
@@ -63,6 +64,7 @@ def test_the_worker_claims_again_after_a_failover(tmp_path: Path, place: int) ->
 
 @pytest.mark.parametrize("kind", shards.SENTINEL_KINDS)
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
+@pytest.mark.slow
 def test_a_primary_that_is_replaced_while_it_lives_is_left(
     tmp_path: Path, place: int, kind: str
 ) -> None:
@@ -135,6 +137,7 @@ async def test_an_asyncio_producer_waits_it_out_as_well(group: SentinelGroup) ->
         await client.close()
 
 
+@pytest.mark.slow
 def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_path: Path) -> None:
     """The primary acknowledged jobs that its replica never saw; the mirror had them. The log names each, and holds."""
     audit = f"sqlite:///{tmp_path / 'audit.db'}"
@@ -210,6 +213,7 @@ async def test_a_demoted_server_is_asked_on_new_connections_only(
             await closing
 
 
+@pytest.mark.slow
 def test_a_failover_that_an_operator_asks_for(group: SentinelGroup) -> None:
     """The old primary lives on as a replica."""
     with Client(group.url, patience=PATIENT) as client:

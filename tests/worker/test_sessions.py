@@ -59,8 +59,8 @@ def job(n: int) -> NewJob:
     return (sessions.insert_async, sessions.insert)[(n // 10 + n // 200) % 2].job(n)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1_800)
+@pytest.mark.slow
 def test_no_connection_is_left_by_jobs_that_fail_time_out_or_are_killed(
     app: App, valkey_url: str, postgres_url: str, database: psycopg.Connection[Any], tmp_path: Path
 ) -> None:

@@ -203,6 +203,7 @@ async def test_a_worker_that_retires_and_may_report_nothing_ends_after_the_grace
 
 
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
+@pytest.mark.slow
 def test_a_process_that_is_refused_for_good_ends_though_a_handler_does_not(
     forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
 ) -> None:

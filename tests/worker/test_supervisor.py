@@ -113,6 +113,7 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_own(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.slow
 def test_one_signal_to_all_processes_is_one_signal(
     app: App, client: Client, witness: crew.Witness, number: signal.Signals
 ) -> None:
@@ -126,6 +127,7 @@ def test_one_signal_to_all_processes_is_one_signal(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_worker_that_was_stopped_is_not_helped(
     assert "lease_expired" in event_types(client, handle.id)
 
 
+@pytest.mark.slow
 def test_workers_are_replaced_after_so_many_jobs_and_nothing_is_given_back(
     app: App, client: Client, witness: crew.Witness
 ) -> None:

@@ -169,6 +169,7 @@ def tail_of(server: RedisServer) -> Path:
 
 
 @pytest.mark.parametrize("lost", ["1 byte", "300 bytes", "5000 bytes", "half a script"])
+@pytest.mark.slow
 def test_a_log_without_its_tail_orphans_exactly_what_it_lacks(
     start_redis: Callable[..., RedisServer], database: Database, lost: str
 ) -> None:

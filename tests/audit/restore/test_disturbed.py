@@ -171,6 +171,7 @@ def test_it_waits_while_the_backlog_is_full(
 
 
 @pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.slow
 def test_a_restore_that_was_killed_is_run_again(
     client: Client, database: Database, redis_url: str, calls: int
 ) -> None:

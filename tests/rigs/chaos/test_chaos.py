@@ -14,8 +14,8 @@ from tests.rigs.chaos.judge import Findings
 from tests.rigs.chaos.nemesis import KINDS, Nemesis
 
 
-@pytest.mark.long
 @pytest.mark.timeout(420)
+@pytest.mark.slow
 def test_nothing_is_lost_unreported_whatever_breaks(tmp_path: Path) -> None:
     """Two producers, four workers, two mirrors; a minute of faults of all kinds, from a seed."""
     found = chaos.run(

@@ -30,7 +30,7 @@ with digests, heads and cursors that fit it (*the chain fits*), by someone who k
   database itself refuses some, on PostgreSQL by its CHECKs, which SQLite lets a connection ignore.
 
 `scripts/prove/lies` tells all of them on SQLite; on PostgreSQL all in the schema and {part} of those in rows, since
-both give `verify` the same rows. A short form runs in `scripts/test`.
+both give `verify` the same rows. CI runs a short form.
 
 The columns show what each finds alone: `--redis` and `--head` are options of `verify`. What they and the doctor miss,
 `verify` finds, but for the table at the end, which names each such lie, who finds it, and why `verify` does not.

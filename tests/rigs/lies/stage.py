@@ -184,7 +184,8 @@ def happen(client: Client) -> None:
 
     caps = [("task=send", "4", -1), ("tenant=acme", "2", -1), ("tenant@1s", "500/1000ms/50", -1)]
     client.run(client.calls.caps.set(QUEUE, caps, why="a test"))
-    # The first call begins an epoch. A removed row of `mirror_loss` shows only by its moment: no job's event may share it.
+    # The first call begins an epoch. A removed row of `mirror_loss` shows only by its moment, which no job's event may
+    # share.
     time.sleep(0.005)
     client.run(client.calls.enqueue.many([job(n) for n in range(6)]))
     client.run(client.calls.enqueue.many([job(n, unique="keep", keep_ms=600_000) for n in (6, 8)]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.rigs.lies import page
 from tests.rigs.lies.kinds import OF_ROWS, OF_SCHEMA, lies
 from tests.rigs.lies.run import tell_all
@@ -10,6 +12,7 @@ from tests.rigs.lies.stage import staged
 EACH = 9
 
 
+@pytest.mark.slow
 def test_what_is_found_is_what_the_page_says() -> None:
     written = page.PAGE.read_text(encoding="utf-8")
     with staged("sqlite") as stage:

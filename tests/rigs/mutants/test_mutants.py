@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,27 @@ def test_there_are_enough_and_each_has_its_name() -> None:
     assert sum(mutant.quick for mutant in MUTANTS) == 6
 
 
+def test_no_catcher_is_slow() -> None:
+    """`scripts/test` leaves slow tests out, and has to catch every mutant."""
+    slow = []
+    for catcher in {mutant.catcher for mutant in MUTANTS}:
+        file, *_classes, name = catcher.partition("[")[0].split("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        marks = [
+            n.value
+            for n in tree.body
+            if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "pytestmark"
+        ]
+        (found,) = (
+            node for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+        )  # fmt: skip
+        if any("mark.slow" in ast.unparse(mark) for mark in (*marks, *found.decorator_list)):
+            slow.append(catcher)
+
+    assert slow == []
+
+
 def test_the_table_is_of_these_mutants() -> None:
     told = TABLE.read_text(encoding="utf-8")
     rows = [
@@ -43,8 +65,8 @@ def test_the_table_is_of_these_mutants() -> None:
     assert rows == [mutant.name for mutant in MUTANTS], "run scripts/prove/mutants"
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_the_quick_ones_are_caught() -> None:
     results = Runner(ROOT).run([mutant for mutant in MUTANTS if mutant.quick])
 

@@ -26,6 +26,7 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+@pytest.mark.slow
 def test_every_seed_holds(stage: Stage, first: int) -> None:
     for seed in range(first, first + BLOCK):
         Simulation(stage, seed).run()
@@ -47,6 +48,7 @@ def test_a_seed_that_failed_once_holds(stage: Stage, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(len(PROFILES)))
+@pytest.mark.slow
 def test_a_seed_repeats_to_the_last_byte(stage: Stage, seed: int) -> None:
     """Its steps, the log, what handlers wrote, all keys, and the rows in SQL: also after other seeds."""
     first = Simulation(stage, seed).run()
@@ -56,6 +58,7 @@ def test_a_seed_repeats_to_the_last_byte(stage: Stage, seed: int) -> None:
     assert first == again
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_in_another_process(stage: Stage) -> None:
     """Neither the order of Python's sets nor a server's own random numbers come into it."""
     seed = len(PROFILES) - 1
@@ -97,6 +100,7 @@ CATCHING = {
 
 
 @pytest.mark.parametrize("name", CATCHING)
+@pytest.mark.slow
 def test_a_planted_bug_is_found_and_its_seed_repeats(stage: Stage, name: str) -> None:
     with planted(name) as plant:
         failure = _first_failure(stage, plant, [CATCHING[name], *range(SEARCHED)])
@@ -116,6 +120,7 @@ def _first_failure(stage: Stage, plant: Plant, seeds: list[int]) -> Failed:
     raise AssertionError(f"none of {len(seeds)} seeds failed")
 
 
+@pytest.mark.slow
 def test_a_failure_says_how_to_repeat_it(stage: Stage) -> None:
     with planted("cap-off-by-one") as plant:
         failure = _first_failure(stage, plant, [CATCHING["cap-off-by-one"]])
