@@ -35,6 +35,15 @@ def resolve(url: str) -> str:
     return url
 
 
+def named(url: str) -> str:
+    """The URL for messages and for other processes: that of an embedded server names its data directory."""
+    if not url.startswith("embedded:"):
+        return url
+    from rq_core.embedded import server
+
+    return server.named(url)
+
+
 def _options(retry: Any, answer_within: float, connect_within: float) -> dict[str, Any]:
     return {
         "decode_responses": True,
