@@ -154,6 +154,20 @@ def test_an_unknown_queue_is_not_made_and_the_known_ones_are_named(
     assert [q["queue"] for q in cli.json("queues")] == ["mail", "sms"], "it was not made"
 
 
+@pytest.mark.parametrize("command", ["jobs", "dead", "caps", "unique"])
+def test_a_list_without_a_queue_is_that_of_the_only_one_or_names_them(
+    command: str, cli: CommandLine
+) -> None:
+    assert cli.line(1, command) == "this server has no queue"
+    cli.ok("enqueue", "mail", "send")
+    assert cli.ok(command) == cli.ok(command, "mail")
+    cli.ok("enqueue", "sms", "send")
+
+    said = cli.line(2, command)
+
+    assert said.startswith("give a queue: this server has mail, sms. Try ")
+
+
 def test_a_job_that_is_not_live_is_told_with_where_to_ask_next(cli: CommandLine) -> None:
     assert cli.line(1, "job", "x") == "no live job x: this server has no queue"
     cli.ok("enqueue", "mail", "send")
