@@ -1,10 +1,13 @@
 """What a page shows is what happens when a reader types it."""
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+import rq_core
+from scripts.docs import api
 from tests.docs.transcript import DOCS, Command, File, agrees, play, steps
 
 PLAYED = ["five-minutes.md", "tutorial.md"]
@@ -68,3 +71,37 @@ def test_files_and_commands_are_read_in_the_order_of_the_page() -> None:
         Command("ls", None),
         Command("cat a.py", ["x = 1"]),
     ]
+
+
+@pytest.mark.parametrize(
+    "internal",
+    [
+        "ForwardRef",
+        "mappingproxy",
+        "SQLAlchemy",
+        r"rq_core\.[a-z]+\.",
+        r"\b[a-z]+\.lua\b",
+        r"[ .(`]_[a-z]+(?!\w*`)",
+        r"Operations|Plan\[|: Arguments\b|Naming\b|Verdict\b|\bProducer\b",
+        r"## \w+\n\n+#|## \w+\n\n+$",
+    ],
+)
+def test_the_page_of_the_api_shows_what_users_write_and_nothing_else(internal: str) -> None:
+    assert re.search(internal, (DOCS / "reference" / "api.md").read_text()) is None
+
+
+def test_what_the_page_of_the_api_hides_is_there() -> None:
+    """A member that was renamed would be shown again."""
+    classes: dict[str, type] = {}
+    for public in (getattr(rq_core, each) for each in vars(rq_core)["__all__"]):
+        for each in inspect.getmro(public) if isinstance(public, type) else ():
+            classes[each.__name__] = each
+
+    for name, members in api.HIDDEN.items():
+        assert [each for each in members.split() if not hasattr(classes[name], each)] == []
+
+
+def test_every_option_of_the_command_line_has_a_meaning() -> None:
+    page = (DOCS / "reference" / "command-line.md").read_text()
+
+    assert re.findall(r"^\| `-.*` \| +\|$", page, re.MULTILINE) == []
