@@ -118,7 +118,7 @@ class JobContext:
         self._timeout, self._over = timeout, over
 
     def _why(self) -> HandlerSignal | None:
-        """Why to stop. The clock is asked, too: while a handler blocks the event loop, nobody tells of a timeout."""
+        """Why to stop. The clock is asked, too: a worker whose event loop is blocked tells of no timeout."""
         if self._signal is None and self._over is not None and time.monotonic() >= self._over:
             self.tell(HandlerTimeout(seconds=self._timeout))
         return self._signal

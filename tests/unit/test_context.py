@@ -65,7 +65,7 @@ def test_a_handler_learns_why_it_should_stop_and_the_first_reason_stays() -> Non
             job.raise_if_cancelled()
 
 
-def test_a_handler_sees_by_the_clock_that_its_timeout_is_over_though_nobody_tells_it() -> None:
+def test_a_handler_sees_by_the_clock_that_its_timeout_is_over_though_no_worker_tells_it() -> None:
     with testing.job_running() as job:
         job.limit(0.5, time.monotonic() + 0.5)
         assert not job.cancelled
