@@ -102,6 +102,11 @@ class JobContext:
         if isinstance(why, HandlerTimeout | LeaseLost):
             raise why
 
+    def raise_if_timed_out(self) -> None:
+        """Raise HandlerTimeout if the handler ended after its timeout. Called by the worker."""
+        if isinstance(why := self._why(), HandlerTimeout):
+            raise why
+
     def wait_cancelled(self, seconds: float) -> bool:
         """Sleep, but wake as soon as the handler should stop. Returns ``cancelled``."""
         if self._stop is None:

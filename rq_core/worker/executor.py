@@ -269,7 +269,7 @@ class Executor:
                 value = await running.function(**running.arguments)
             finally:
                 if running.over is not None:
-                    running.context.raise_if_too_late()
+                    running.context.raise_if_timed_out()
             if running.keeps:
                 running.keep(value)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
@@ -436,7 +436,7 @@ def _call(running: Running) -> None:
             value = running.function(**running.arguments)
         finally:
             if running.over is not None:
-                running.context.raise_if_too_late()
+                running.context.raise_if_timed_out()
         if running.keeps:
             running.keep(value)
     finally:

@@ -131,7 +131,7 @@ def _carry_out(
                     running.context.raise_if_cancelled()
                     value = function(**arguments)
             finally:
-                running.context.raise_if_too_late()
+                running.context.raise_if_timed_out()
             if request["keep"]:
                 pipe.send_bytes(json.dumps(RETURNED).encode())
                 returned = {"value": task.returned.dump(value, request["keep"])}
