@@ -205,6 +205,28 @@ def test_arguments_that_are_no_json_object_are_refused_before_anything_is_sent(
     assert cli.json("queues") == [], "nothing was sent"
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("to=a",), "Got unexpected extra argument (to=a)"),
+        (('{"to": "a"}',), 'Got unexpected extra argument ({"to": "a"})'),
+        (("--to", "a"), "No such option '--to'"),
+        (("--args", "{}"), "No such option '--args'"),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_given_in_another_way_are_refused_with_how_to_give_them(
+    words: tuple[str, ...], expected: str, cli: CommandLine
+) -> None:
+    said = cli.line(2, "enqueue", "mail", "send", *words)
+
+    assert said.startswith(expected)
+    assert (
+        """: the task's arguments go into --json-args, as in --json-args '{"to": "a@b.c"}'."""
+        in said
+    )
+
+
 def test_arguments_beyond_the_size_limit_are_refused_with_the_limit(cli: CommandLine) -> None:
     large = '{"a": "' + "x" * 2**20 + '"}'
 
