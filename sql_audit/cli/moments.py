@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from rq_core.model.counted import counted
 from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable
+
+if TYPE_CHECKING:
+    from sql_audit.queries.timeline import Wait
 
 
 @click.command()
@@ -34,36 +38,44 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
         say(f"job {job} in {answer.queue}: {answer.state}{lane}")
         if answer.state == "scheduled" and answer.due_ms is not None:
             say(f"  is due at {readable(answer.due_ms)}")
-        for pause in answer.pauses:
-            until = (
-                "it still does" if pause.until_ms is None else f"until {readable(pause.until_ms)}"
-            )
-            say(f"  could not be claimed from {readable(pause.since_ms)}, {until}: {pause.why}")
-        for wait in answer.waits:
-            ended = "it still waits"
-            if wait.claim is not None:
-                ended = f"until claim {wait.claim} by {wait.worker}"
-            elif wait.ended is not None:
-                forgotten = wait.ended != "cancelled"
-                ended = "until Redis forgot it" if forgotten else "until it was cancelled"
-            least = "at least " if wait.judged_from_ms is not None else ""
-            held_back = f"held back by {wait.held_back_by}; " if wait.held_back_by else ""
-            say(
-                f"  waited {in_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; {held_back}"
-                f"{least}{counted(wait.others_claimed, 'claim')} of other jobs began meanwhile"
-            )
-            if wait.judged_from_ms is not None:
-                say(f"    from {readable(wait.judged_from_ms)} on:")
-            for each in wait.in_front:
-                named = f", the last {', '.join(each.named)}" if each.named else ""
-                word = "spent" if " per " in each.limit else "full"
-                say(
-                    f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
-                    f"{least}{counted(each.holders, 'claim')} of other jobs{named}"
-                )
+        periods = [*answer.pauses, *answer.waits]
+        for period in sorted(periods, key=lambda each: each.since_ms):
+            if isinstance(period, timeline.Wait):
+                _say_wait(period)
+            else:
+                until = "on" if period.until_ms is None else f"until {readable(period.until_ms)}"
+                since = readable(period.since_ms)
+                say(f"  could not be claimed from {since} {until}: {period.why}")
         if answer.pruned is not None:
             say(f"  not all may be told: {answer.pruned.says}")
     print_marks(terminal(), marks)
+
+
+def _say_wait(wait: Wait) -> None:
+    """Say how long a job waited, for what, and behind which jobs."""
+    ended = " and still waits"
+    if wait.claim is not None:
+        ended = f" until claim {wait.claim} by {wait.worker}"
+    elif wait.ended is not None:
+        forgotten = wait.ended != "cancelled"
+        ended = " until Redis forgot it" if forgotten else " until it was cancelled"
+    least = "at least " if wait.judged_from_ms is not None else ""
+    cause = "no cap held it back: no worker was free, or the queue was paused"
+    if wait.held_back_by:
+        cause = f"held back by {wait.held_back_by}"
+    say(
+        f"  waited {in_ms(wait.waited_ms)} from {readable(wait.since_ms)}{ended}; {cause}; "
+        f"{least}{counted(wait.others_claimed, 'claim')} of other jobs began meanwhile"
+    )
+    if wait.judged_from_ms is not None:
+        say(f"    from {readable(wait.judged_from_ms)} on:")
+    for each in wait.in_front:
+        named = f", the last {', '.join(each.named)}" if each.named else ""
+        word = "spent" if " per " in each.limit else "full"
+        say(
+            f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
+            f"{least}{counted(each.holders, 'claim')} of other jobs{named}"
+        )
 
 
 @click.command(name="at")
