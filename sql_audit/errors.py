@@ -21,6 +21,7 @@ RqCoreError
     ├── SchemaAhead
     ├── SchemaForeign
     ├── PlaceTaken
+    ├── RowDamaged
     ├── NotProven
     └── MirrorBehind
 """
@@ -190,6 +191,16 @@ class PlaceTaken(AuditError):
     """queue {queue} has an event of another origin under number {number}."""
 
     queue: str
+    number: str
+
+
+class RowDamaged(AuditError):
+    """queue {queue}: the {part} {number} cannot be read: `rq-core audit verify --queue {queue}` tells what else is
+    damaged.
+    """
+
+    queue: str
+    part: str
     number: str
 
 

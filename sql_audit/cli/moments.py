@@ -15,6 +15,7 @@ from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable
 
 if TYPE_CHECKING:
+    from sql_audit.queries.pauses import Pause
     from sql_audit.queries.timeline import Wait
 
 
@@ -38,7 +39,7 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
         say(f"job {job} in {answer.queue}: {answer.state}{lane}")
         if answer.state == "scheduled" and answer.due_ms is not None:
             say(f"  is due at {readable(answer.due_ms)}")
-        periods = [*answer.pauses, *answer.waits]
+        periods: list[Pause | Wait] = [*answer.pauses, *answer.waits]
         for period in sorted(periods, key=lambda each: each.since_ms):
             if isinstance(period, timeline.Wait):
                 _say_wait(period)
