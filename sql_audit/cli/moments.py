@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ from sql_audit.times import readable
 
 if TYPE_CHECKING:
     from sql_audit.queries.pauses import Pause
+    from sql_audit.queries.timeline import Moment as AtMoment
     from sql_audit.queries.timeline import Wait
 
 
@@ -87,38 +88,42 @@ def _say_wait(wait: Wait) -> None:
     "-q",
     multiple=True,
     callback=once,
-    help="The queue; needed only if the log has several.",
+    help="Look in this queue only, not in all.",
 )
 @json_option
 def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
     """What was running, waiting and scheduled at TIME, and which jobs held which scope.
 
     TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s,
-    m, h, d, w or y) or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
+    m, h, d, w or y), now or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
     history ID` tells of the others.
     """
     with asking(url) as engine:
-        from sql_audit.queries import history, timeline
+        from sql_audit.queries import timeline
 
         marks = known_watermarks(engine, queue)
-        if queue is None:
-            if len(marks) > 1:
-                known = ", ".join(mark.queue for mark in marks)
-                raise click.UsageError(
-                    f"the log has several queues: name one with --queue ({known})"
-                )
-            queue = marks[0].queue
-        answer = timeline.at(engine, queue, moment)
+        answers = {mark.queue: timeline.at(engine, mark.queue, moment) for mark in marks}
     if as_json:
-        document = dataclasses.asdict(answer)
-        document["scopes"] = {
-            scope: {"cap": cap, "holders": holders}
-            for scope, (cap, holders) in answer.scopes.items()
-        }
-        print_answer(document, marks)
+        print_answer({"queues": {name: _document(each) for name, each in answers.items()}}, marks)
         return
+    for name, answer in answers.items():
+        _say_moment(name, answer)
+    print_marks(terminal(), marks)
+
+
+def _document(answer: AtMoment) -> dict[str, Any]:
+    scopes = {
+        scope: {"cap": cap, "holders": holders} for scope, (cap, holders) in answer.scopes.items()
+    }
+    return dataclasses.asdict(answer) | {"scopes": scopes}
+
+
+def _say_moment(queue: str, answer: AtMoment) -> None:
+    """Say what ran and waited in a queue, and who held which scope."""
+    from sql_audit.queries import history, timeline
+
     least = "at least " if answer.more_ran else ""
-    say(f"{queue} at {readable(moment)}: {least}{len(answer.running)} running")
+    say(f"{queue} at {readable(answer.at_ms)}: {least}{len(answer.running)} running")
     for claim in answer.running:
         under = history.under(claim.scopes)
         say(
@@ -141,4 +146,3 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
         say(f"not all may be told: {answer.pruned.says}")
     for caveat in answer.caveats:
         say(caveat)
-    print_marks(terminal(), marks)

@@ -209,6 +209,9 @@ def test_a_mirror_looks_at_all_queues_before_it_takes_one(
     assert refused.returncode == 1, refused.stderr
     assert "mirrors queue other (its id is" in refused.stderr
     assert (second.contents(), contents_of_log(first)) == (here, log)
+    looked = command("doctor", *second.words)
+    assert looked.exit_code == 2, looked.output
+    assert "other: cannot tell: the queue is mirrored into another audit database" in looked.output
 
 
 def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
