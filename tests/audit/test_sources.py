@@ -152,6 +152,7 @@ def test_a_second_source_takes_nothing_and_gets_nothing(
         for each in (doctor, verified):
             assert each.exit_code == 2
             assert all(way in each.output for way in WAYS_OUT), each.output
+        assert "all agrees" not in doctor.output
         assert second.contents() == here
     assert first.contents() == there
     assert [dict(row) for row in auditlog.rows(database, JOBS)] == [dict(row) for row in known]
@@ -212,6 +213,20 @@ def test_a_mirror_looks_at_all_queues_before_it_takes_one(
     looked = command("doctor", *second.words)
     assert looked.exit_code == 2, looked.output
     assert "other: cannot tell: the queue is mirrored into another audit database" in looked.output
+
+
+def test_why_redis_cannot_be_compared_is_said_once_for_all_queues(
+    first: Source, second: Source
+) -> None:
+    replace(first, queue="news").add("n")
+    first.mirror()
+    second.add("c")
+
+    verified = audit("verify", *second.words)
+
+    assert verified.exit_code == 2
+    assert "cannot tell of mail, news: Redis cannot be compared" in verified.output
+    assert verified.output.count(WAYS_OUT[0]) == 1
 
 
 def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
