@@ -31,7 +31,6 @@ from sql_audit.proof.details import facts_in
 from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.history import History
 from sql_audit.proof.result import QueueResult
-from sql_audit.queries.history import audit_id
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import failure
@@ -62,7 +61,9 @@ def drift_of(url: str, client: Client, queue: str) -> Look:
         return _look(client, database, queue)[0]
     except NoResultFound:
         audit, holder, _ = client.run(client.calls.reads.attached(queue))
-        if audit == "on" and holder != audit_id(database):
+        with database.readers.connect() as connection:
+            ours = connection.execute(AUDIT_ID).scalar_one()
+        if audit == "on" and holder != ours:
             says = f"the queue is mirrored into another audit database, whose id is {holder}"
             return Look({}, findings=[Finding(Kind.UNKNOWN, says)])
         raise QueueNotMirrored(queue=queue, known=_known(database)) from None
