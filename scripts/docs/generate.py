@@ -1,4 +1,5 @@
-"""Writes the files that say what the code says: the pages of ``docs/reference`` and ``lua/README.md``.
+"""Writes the files that say what the code says: the pages of ``docs/reference``, the index of ``docs/decisions``
+and ``lua/README.md``.
 
     python -m scripts.docs.generate            write them
     python -m scripts.docs.generate --check    exit 1 if one is stale, or a script's header not true
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
 from rq_core.scripts.source import include_paths
 from scripts.docs import api, diagram, headers, metrics, panels
-from scripts.docs.pages import NOTICE, code, page, table
+from scripts.docs.pages import NOTICE, code, page, slug, table
 
 
 def _purpose(header: Header) -> str:
@@ -365,11 +367,38 @@ def rights_md() -> str:
     )
 
 
+def decisions_md(pages: Path) -> str:
+    """Return the index of the pages of decisions: each decision with a link to it."""
+    parts = []
+    for name in _DECISIONS:
+        title, *headings = re.findall(
+            r"^##? (.+)$", (pages / f"{name}.md").read_text(), re.MULTILINE
+        )
+        parts.append(f"## [{title}]({name}.md)")
+        parts.append("\n".join(f"- [{text}]({name}.md#{slug(text)})" for text in headings))
+    if left := {path.stem for path in pages.glob("*.md")} - {*_DECISIONS, "index"}:
+        raise ValueError(
+            f"docs/decisions: name {', '.join(sorted(left))} in generate.py and mkdocs.yml"
+        )
+    return page("# Decisions", _DECISIONS_GUIDE, *parts)
+
+
+_DECISIONS: Final = (
+    "states", "lua", "protocol", "lanes", "names", "waiting", "connections", "app", "worker", "log", "audit", "upkeep",
+    "proof", "metrics", "tests",
+)  # fmt: skip
+_DECISIONS_GUIDE: Final = """\
+What a contributor might undo, with the reason not to. Each decision says what was chosen and why, what was measured
+(when the decision was made), what was rejected and what it costs. `ARCHITECTURE.md` in the repository has the rooms of
+the code, the invariants and the recipes for common changes."""
+
+
 def files() -> dict[Path, str]:
     """Return the generated files' texts by path. Raises HeaderError, OSError, or ValueError (an arrow is not drawn)."""
     lua = script.directory()
     reference = lua.parent / "docs" / "reference"
     return {
+        reference.parent / "decisions" / "index.md": decisions_md(reference.parent / "decisions"),
         reference / "api.md": api.api_md(),
         reference / "command-line.md": api.command_line_md(),
         reference / "errors.md": api.errors_md(),

@@ -32,6 +32,11 @@ def code(words: Iterable[str]) -> str:
     return " ".join(f"`{word}`" for word in words)
 
 
+def slug(heading: str) -> str:
+    """Return the anchor that the site gives to a heading."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
 def prose(docstring: str) -> str:
     """Return a docstring as Markdown: roles and double backticks become code."""
     text = _ROLE.sub(lambda match: f"`{match[1].rpartition('.')[2]}`", docstring)
