@@ -9,6 +9,13 @@ what was found, as far as Redis or the outbox still know how it was, and looks a
 
 What a running fleet makes untrue for a moment is no finding: a lease that is over and not yet
 swept, a job that is due and not yet promoted.
+
+- ``view``: a snapshot of a queue, parsed.
+- ``log``: what the outbox says, and an audit database if there is one.
+- ``image``, ``places``, ``results``, ``line``: what the keys, the positions in lanes, ``results`` and a state line must
+  have.
+- ``comparison``, ``facts``, ``settings``: differences; checks of what cannot be derived; settings, limits and lists.
+- ``finding``, ``repair``: findings and their edits; examining and repairing.
 """
 
 from rq_core.doctor.finding import Edit, Finding, Kind

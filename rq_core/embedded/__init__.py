@@ -2,5 +2,6 @@
 
 It owns starting, finding and ending that server. To every other room it is a server like any other.
 
-Read ``server`` first; ``keeper`` is the process that owns the server's process.
+- ``server``: the server of a data directory.
+- ``keeper``: the process that owns the server's process.
 """

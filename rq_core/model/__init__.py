@@ -2,6 +2,18 @@
 
 It does no I/O and imports only :mod:`rq_core.errors`. It does not know how anything reaches Redis.
 
-Read ``machine`` first (states, events, transitions), then ``keys`` (where a queue's data stands in Redis), ``job``,
-``scopes`` and ``events``.
+Read ``machine`` first, then ``keys``, ``job``, ``scopes`` and ``events``.
+
+- ``machine``, ``event_fields``, ``fields``, ``effects``, ``reasons``: the table: states, events and transitions; fields
+  of events; fields of jobs; what each event does to a job; reasons of events.
+- ``settings``, ``keys``, ``ids``: a queue's numbers; its keys; ids of jobs.
+- ``names``, ``remembered``: names of unique jobs; ids that outlive their jobs.
+- ``job``, ``headers``, ``values``, ``outcome``, ``ends``: a job on its way; its headers; results of handlers as they
+  travel; how a job ended; the same, by its events.
+- ``scopes``, ``limits``, ``policy``: what counts jobs; how many it takes; caps of a task as text.
+- ``state_line``, ``events``: reading and writing a state line; the one reader of events.
+- ``reader``, ``plugins``: what an audit log answers; entry points of other packages.
+- ``checks``, ``counted``, ``durations``, ``lazily``, ``logs``, ``text``, ``url``: checks of what users give; a number
+  and its noun; seconds in Python, ms in Redis and SQL; cached properties; log lines; text from elsewhere, made fit to
+  show; URLs of Redis.
 """

@@ -3,6 +3,20 @@
 It owns what is sent, in which order, what an answer means, and what happens when an answer is lost. It does not own
 connections: a plan yields commands, and a client sends them.
 
-Read ``plan`` first (the words of a plan), then ``operations`` (the families of calls) and one family, ``claims`` or
-``enqueue``. ``delivery`` carries calls out: slots, re-sending, the handshake; ``asking`` sends plain commands.
+Read ``plan`` first, then ``operations`` and one family, ``claims`` or ``enqueue``.
+
+- ``plan``, ``delivery``, ``asking``, ``one_step``: the words of a plan; slots, re-sending and the handshake; plain
+  commands and their errors; several of these in one step.
+- ``operations``: the families, joined.
+- ``enqueue``, ``single``: enqueues; that of one job, without a plan.
+- ``claims``, ``admin``, ``caps``, ``unique``, ``audit``, ``deletion``: claim, turn and settlements; cancel, edit,
+  requeue, prune and configure; limits; names; mirror, restore and repair; deleting a queue.
+- ``reads``, ``steps``: all reads; carrying out one, or those of many queues in the same round trips.
+- ``overview``, ``scope_reads``, ``job_reads``, ``lines``: a bounded look at a queue; scopes, exactly; jobs, page by
+  page; state lines.
+- ``endings``, ``awaited``: whether jobs have ended; when to look.
+- ``presence``: the list of workers.
+- ``prepare``, ``server_check``, ``usable``: loading functions; whether a server is fit; whether a client can use
+  a queue.
+- ``access``, ``denial``: rights of roles; errors about missing rights.
 """

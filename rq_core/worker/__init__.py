@@ -8,20 +8,26 @@ there are fewer than 16), and when its jobs come, the next turn is on its way
 before they are begun: while Redis carries it out, they run. So the time that a job takes is the longer one of Python's
 and Redis', not their sum.
 
-A job's way through a worker, and the module of each step:
+A job's way through a worker:
 
-1. ``startup``: the worker meets its queues and declares their limits.
-2. ``queue_group``: queues whose calls travel together, each group with a watcher (``wakeups``) that says when there
-   may be something to claim.
-3. ``capacity``: how many jobs to claim from which queues; ``shares`` divides free places by weight.
-4. ``turns``: the round trip that claims them, and reports others.
-5. ``handlers``: they arrive, their leases are kept (``heartbeat``), their handlers begin and end. ``executor`` runs
-   each as a ``running``: on the loop, in ``threads``, or in a process (``isolation``), within its ``time_limits``.
-6. ``queue_group`` again: each ends as a ``settlement``, which waits for the next turn.
+- ``startup``: the worker meets its queues and declares their limits.
+- ``queue_group``, ``wakeups``: queues whose calls travel together, with a watcher that says when there may be something
+  to claim.
+- ``capacity``, ``shares``: how many jobs to claim from which queues; dividing free places by weight.
+- ``turns``, ``settlement``: the round trip that claims and reports; how a job ended here.
+- ``handlers``, ``heartbeat``, ``lease_table``: handlers begin and end, and their leases are kept; the leases in memory
+  that the supervisor can read.
+- ``executor``, ``running``: runs each job on the loop, in ``threads`` or in a process, within its ``time_limits``.
+- ``threads``, ``isolation``, ``isolated``, ``child_loop``: threads; the pool of processes, such a process, its loop.
+- ``time_limits``, ``suspects``, ``dead_hooks``: timeouts; jobs that have lost a worker; hooks for jobs that died.
 
-``lifetime`` knows how long the worker claims and what grace there is then, ``burst`` when nothing is left, ``shutdown``
-gives back and reports the rest, ``dead_hooks`` tells hooks of jobs that died, ``suspects`` runs a job alone that has
-lost a worker. ``worker`` puts these together and runs them.
+The worker itself:
+
+- ``worker``, ``options``: puts these together and runs them.
+- ``lifetime``, ``burst``, ``shutdown``: how long it claims, and its grace; when a burst has nothing left; giving back
+  and reporting the rest.
+- ``presence``, ``flow``, ``loop_watch``: the worker's row in the list of workers; counts of what ended; how late the
+  event loop is.
 """
 
 from rq_core.worker.capacity import CLAIM_MAX

@@ -151,7 +151,11 @@ def lua_readme() -> str:
             map(_script_row, script.names()),
         ),
         "## Includes",
-        "Steps that scripts share, by subject; and, in a folder of its name, the parts of one script. The last\n"
+        "Steps that scripts share, by subject, each room taking only from those before it: `include/text`\n"
+        "(numbers, batches, arrays), `include/call` (how a call begins and ends; `emit` has the only XADD),\n"
+        "`include/caps` (scopes and lanes), `include/job` (state lines and outcomes); `sweep` (what is due) and\n"
+        "`claim` (what is taken; `claiming` tells the plot); and, in a folder of its name, the steps of one script\n"
+        "(`enqueue/accepting` tells the plot of an enqueue). The last\n"
         "column has the variables that a call changes, and those that outlive it (`Kept`).",
         table(
             ("include", "purpose", "uses", "changes in a call"),

@@ -3,8 +3,13 @@
 It owns reading the outbox, checking entries, folding events into rows, noticing what Redis has lost, and trimming
 what SQL has. It proves nothing: that is :mod:`sql_audit.proof`.
 
-Read ``turn`` first: one batch, in one direction. ``reading`` says what Redis has behind the cursor, ``intake`` what its
-entries say and ``epochs`` what the beginning of an epoch does; ``forks`` finds where Redis' history left SQL's,
-``gaps`` where its numbering breaks; ``losses`` takes out what Redis forgot, and ``fold`` makes the rows. ``service``
-runs turns until it is told to stop.
+Read ``turn`` first: one batch, in one direction.
+
+- ``turn``, ``service``: one batch; turns for all queues.
+- ``source``, ``sources``: what the mirror needs of Redis; whether it is the Redis of the log.
+- ``cursor``, ``reading``, ``intake``, ``kinds``, ``batch``: the position; reading the next batch; checking entries;
+  types of fields; what a turn writes.
+- ``fold``, ``details``, ``refold``: rows from events; a row's JSON; folding jobs again.
+- ``epochs``, ``forks``, ``gaps``, ``losses``, ``unseen``: the beginning of an epoch; where Redis' history left SQL's;
+  breaks in the numbering; what Redis forgot; what SQL may have missed of a job.
 """

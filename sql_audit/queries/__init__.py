@@ -1,4 +1,8 @@
 """Questions that people ask of the audit database.
 
-``history`` has those about a job and about the log, ``timeline`` those about a moment and about a wait.
+- ``history``, ``event_list``: a job's events, and reports; events as they are shown.
+- ``endings``: how jobs ended, for those who wait.
+- ``timeline``, ``occupancy``, ``pauses``, ``window``: a moment and a wait; how long a scope was full; when a job could
+  not be claimed; a stretch of time.
+- ``reader``: what metrics ask again and again.
 """

@@ -3,5 +3,15 @@
 It owns the schema, its migration, PostgreSQL's partitions, and how rows are written. It does not know what an event
 means: that is :mod:`sql_audit.mirror`.
 
-Read ``tables`` first, then ``database`` and ``statements``; ``schema`` joins tables, triggers and views.
+Read ``tables`` first, then ``database`` and ``statements``.
+
+- ``tables``, ``triggers``, ``views``, ``schema``, ``migrate``, ``partitions``: the schema, its migration, and the
+  months of PostgreSQL's ``job_event``.
+- ``database``, ``background``, ``statements``, ``copy``: connections, locks and many rows; a call on a thread; the
+  mirror's statements; rows as COPY has them.
+- ``rows``, ``minutes``, ``spans``, ``chain``: rows of jobs and claims; claims by the minute, and by duration; hashes.
+- ``mirrored``, ``place``, ``gaps``, ``orphans``: which queues a log has, and where from; whether a database is a copy;
+  events that SQL never got; events that Redis forgot.
+- ``grants``, ``text``, ``driver_errors``, ``sqlite_rights``: rights of roles; text that both databases can store;
+  errors of drivers; why a file cannot be written.
 """

@@ -1,1 +1,7 @@
-"""What an operator changes: ``prune`` removes old jobs from the log, ``restore`` puts lost jobs back into Redis."""
+"""What an operator changes: ``prune`` removes old jobs from the log, ``restore`` puts lost jobs back into Redis.
+
+- ``plan``, ``prune``: what a prune would remove; removing it.
+- ``restore``, ``lost``, ``windows``, ``uncertain``: putting lost jobs back; which can be; remembered ids; jobs that
+  ended or were lost in a gap.
+- ``off``: switching a log off.
+"""

@@ -1,5 +1,6 @@
-"""The map in ARCHITECTURE.md is that of the tree: who looks for something finds it, and finds no more than there is."""
+"""ARCHITECTURE.md has a line for each room, and each room's docstring names its modules."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -7,48 +8,83 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "ARCHITECTURE.md").read_text()
-MAP = TEXT.partition("## The map")[2].partition("\n## ")[0]
-ENTRIES = {
-    name: MAP.partition(f"\n{name}/ ")[2].partition(f"\n{after}/ ")[0]
-    for name, after in (("rq_core", "sql_audit"), ("sql_audit", "tests"), ("tests", "scripts"))
+ROOMS = TEXT.partition("## Rooms")[2].partition("\n## ")[0]
+PAGES = {"ARCHITECTURE.md": TEXT} | {
+    path.name: path.read_text() for path in (ROOT / "docs" / "decisions").glob("*.md")
 }
-
+PACKAGES = ("rq_core", "sql_audit")
 
 UNLISTED = {"cli", "demo", "migrations"}
-"""Rooms whose modules the map does not name: one a command, or one a step."""
+"""Rooms whose modules the docstring does not name: one a command, or one a step."""
 
 
-def modules(package: str) -> set[str]:
-    """The package's rooms, and the modules at its top and in its rooms, as the map names them."""
-    root = ROOT / package
-    rooms = {path.name for path in root.iterdir() if (path / "__init__.py").exists()}
-    files = {
+def rooms() -> list[Path]:
+    """The folders of modules inside the packages."""
+    return [
+        path.parent for name in PACKAGES for path in sorted((ROOT / name).glob("*/**/__init__.py"))
+    ]
+
+
+def listed_in(docstring: str) -> list[str]:
+    """The modules that the list of a docstring names, before the colon of each entry."""
+    heads = re.findall(r"^- ((?:``\w+``(?:, )?)+):", docstring, re.MULTILINE)
+    return re.findall(r"\w+", " ".join(heads))
+
+
+@pytest.mark.parametrize(
+    "room",
+    [each for each in rooms() if each.name not in UNLISTED],
+    ids=lambda room: str(room.relative_to(ROOT)),
+)
+def test_a_rooms_docstring_names_each_of_its_modules_once(room: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    modules = sorted(path.stem for path in room.glob("*.py") if not path.name.startswith("_"))
+
+    assert sorted(listed_in(docstring)) == modules
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_each_room_has_one_line_in_architecture(package: str) -> None:
+    lines = re.findall(rf"^- `{package}/(\w+)/`", ROOMS, re.MULTILINE)
+    there = {path.relative_to(ROOT / package).parts[0] for path in rooms() if package in path.parts}
+
+    assert sorted(lines) == sorted(there)
+
+
+def test_architecture_names_the_modules_outside_rooms() -> None:
+    there = {
         path.name
-        for path in root.rglob("*.py")
-        if not path.name.startswith("_") and UNLISTED.isdisjoint(path.relative_to(root).parts)
+        for name in PACKAGES
+        for path in (ROOT / name).glob("*.py")
+        if not path.name.startswith("_")
     }
-    return {f"{room}/" for room in rooms} | files
+
+    assert there <= set(re.findall(r"\w+\.py", ROOMS))
 
 
-@pytest.mark.parametrize("package", ["rq_core", "sql_audit"])
-def test_every_module_is_on_the_map_and_nothing_else(package: str) -> None:
-    mapped = set(re.findall(r"(?<![\w/])(\w+(?:\.py|/))(?!\w)", ENTRIES[package]))
-
-    # Both packages have these; they are named where they are explained.
-    assert {name for name in mapped if not name.startswith("_")} - {"lua/"} == modules(package)
-
-
-def test_every_folder_of_tests_is_on_the_map() -> None:
+def test_each_folder_of_tests_is_in_architecture() -> None:
     folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("*.py"))}
+    (line,) = re.findall(r"^- `tests/`.*(?:\n  .*)*", ROOMS, re.MULTILINE)
 
-    assert set(re.findall(r"\w+(?= ·|\n|\s*$| \()", ENTRIES["tests"])) >= folders
+    assert folders <= set(re.findall(r"\w+", line))
 
 
-def test_every_module_that_the_text_names_is_there() -> None:
+def test_architecture_is_a_map_and_no_log() -> None:
+    lines = TEXT.splitlines()
+
+    assert len(lines) <= 200
+    assert [line for line in lines if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_file_that_a_page_names_is_there(page: str) -> None:
+    names = set(re.findall(r"(\w+\.(?:py|lua))\b", PAGES[page]))
+    includes = set(re.findall(r"`(?:include|enqueue|sweep)/(?:\w+/)?(\w+)`", PAGES[page]))
     tree = {
         path.name
-        for folder in ("rq_core", "sql_audit", "tests")
-        for path in (ROOT / folder).rglob("*.py")
+        for folder in ("rq_core", "sql_audit", "tests", "lua")
+        for path in (ROOT / folder).rglob("*.*")
     }
 
-    assert set(re.findall(r"(\w+\.py)\b", TEXT)) <= tree
+    assert names - tree == {"NAME.lua"} & names
+    assert {f"{name}.lua" for name in includes} <= tree
