@@ -10,6 +10,7 @@ from rq_core.doctor import results
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.image import LISTS, AtLeast, Image, Kept, Want
 from rq_core.doctor.view import View
+from rq_core.model.keys import KEY_TYPES
 from rq_core.model.names import is_name_field, name_field, read_holder
 from rq_core.model.scopes import is_rate
 
@@ -95,6 +96,17 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
     return None if actual == want else Edit(key, member, as_text(actual), str(want))
 
 
+def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
+    """Say whether a member is ``now`` as it was when its edit was derived, as repair.lua does. A member that is not
+    among them is taken for unchanged."""
+    actual = now.get((edit.key, edit.member), edit.was)
+    if edit.was == LOWER:
+        return actual == LOWER or _number(actual) < float(edit.value)
+    if actual == edit.was or KEY_TYPES.get(edit.key) != "zset" or "" in (actual, edit.was):
+        return actual == edit.was
+    return float(actual) == float(edit.was)
+
+
 def _number(actual: Any) -> float:
     """Return a number, 0 if there is none, and less if it is no number."""
     if isinstance(actual, str):
@@ -130,11 +142,16 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
     view, (kind, name) = image.view, owner
     edits = tuple(edits)
     changed = {(edit.key, edit.member) for edit in edits}
-    first = [("line", job_id) for _, job_id in image.lanes.get(name, ())[:1]]
+    first = [job_id for _, job_id in image.lanes.get(name, ())[:1]]
+    first += filter(None, [view.heads.get(name, "").rpartition("|")[2]])
     rests_on = {
         "job": [("line", name)],
         # A job that enters an empty lane may change its head alone.
-        "lane": [("head", name), ("lanes", name), *first],
+        "lane": [
+            ("head", name),
+            ("lanes", name),
+            *(("line", each) for each in dict.fromkeys(first)),
+        ],
         "id": [("line", name), ("results", name)],
         "call slot": [("slots", name)],
         "rate": [("rates", name), ("expiring", f"rate|{name}")],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rq_core.doctor.finding import Finding, Kind
+from rq_core.doctor.finding import Edit, Finding, Kind
 from rq_core.doctor.view import View
 from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
@@ -31,8 +31,10 @@ def findings(view: View) -> Iterator[Finding]:
     if view.facts.get("epoch"):
         yield from _epoch(view)
         says = f"{{}}: {_WHY}; {{}}"
-        for differs, how in (*_settings(view), *_limits(view)):
-            yield Finding(Kind.LOG_DIFFERS, says.format(differs, how))
+        for key, member, differs, how in (*_settings(view), *_limits(view)):
+            actual = view.snapshot[key].get(member, "")
+            evidence = Edit(key, member, actual, actual)
+            yield Finding(Kind.LOG_DIFFERS, says.format(differs, how), edits=(evidence,))
     yield from _rows(view)
 
 
@@ -53,17 +55,18 @@ def _epoch(view: View) -> Iterator[Finding]:
             f"epoch is {_shown(epoch)} in `meta`, and the last event is of epoch {logged}: {_WHY}"
         )
         how = f"`redis-cli HSET {meta} epoch {logged}` sets it back"
-        yield Finding(Kind.LOG_DIFFERS, f"{says}; {how}")
+        evidence = Edit("meta", "epoch", epoch, epoch)
+        yield Finding(Kind.LOG_DIFFERS, f"{says}; {how}", edits=(evidence,))
 
 
-def _settings(view: View) -> Iterator[tuple[str, str]]:
-    """Yield the settings that differ, and what sets each back."""
+def _settings(view: View) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the settings that differ: key, member, the difference, and what sets it back."""
     for name, logged in sorted(view.log.settings.items()):
         default = str(SETTINGS[name].default) if name in SETTINGS else "0"
         actual = view.facts.get(name, default)
         if actual != logged:
             differs = f"{name} is {_shown(actual)} in `meta`, {_shown(logged)} by the log"
-            yield differs, _how(view.keys, name, logged)
+            yield "meta", name, differs, _how(view.keys, name, logged)
 
 
 def _how(keys: QueueKeys, name: str, logged: str) -> str:
@@ -81,7 +84,7 @@ def _given(keys: QueueKeys) -> str:
     return "" if keys.prefix == DEFAULT_PREFIX else f" --prefix {keys.prefix}"
 
 
-def _limits(view: View) -> Iterator[tuple[str, str]]:
+def _limits(view: View) -> Iterator[tuple[str, str, str, str]]:
     """Yield the limits that differ, likewise."""
     stored = view.snapshot["caps"]
     # That all limits are gone is one finding of its own.
@@ -102,7 +105,7 @@ def _limits(view: View) -> Iterator[tuple[str, str]]:
             entry = stored[scope].replace(f"version={actual.version}", f"version={version}", 1)
             how = f"`redis-cli HSET '{view.keys('caps')}' {scope} '{entry}'` sets it back"
         if has != had:
-            yield f"the limit of {scope} is {has} in `caps`, {had} by the log", how
+            yield "caps", scope, f"the limit of {scope} is {has} in `caps`, {had} by the log", how
 
 
 def _rows(view: View) -> Iterator[Finding]:
