@@ -84,8 +84,8 @@ class Sides(NamedTuple):
     upto: OutboxId
     events: dict[OutboxId, list[EventRow]]
     """What SQL has from the oldest entry of Redis on, by entry."""
-    between: frozenset[str]
-    """The jobs of events that were mirrored, and trimmed in Redis, while Redis was read."""
+    moving: set[str]
+    """The jobs of events that were mirrored, and trimmed in Redis, while Redis was read in pages."""
 
     @property
     def log(self) -> RawLog:
@@ -148,8 +148,9 @@ def look(client: Client, database: Database, queue: str) -> Sides:
         for row in rows:
             if first <= (row[1], row[2]):
                 events.setdefault(OutboxId(row[1], row[2]), []).append(row)
-        moved = frozenset(row[_JOB_ID] for row in between if row[_JOB_ID] is not None)
-        return Sides(after, redis, records, upto, events, moved)
+        begun = upto if redis.since is None else OutboxId.parse(redis.since)
+        moving = {row[_JOB_ID] for row in between if begun < (row[1], row[2])} - {None}
+        return Sides(after, redis, records, upto, events, moving)
     raise CannotTell(after, "epochs begin faster than both sides can be read")
 
 
