@@ -38,7 +38,6 @@ from rq_core.app.options import (
     JobOptions,
     PriorityName,
     keep_ms_of,
-    naming_options,
     spelling_out_options,
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, spec_max
@@ -46,6 +45,7 @@ from rq_core.app.redaction import Redact, redactor_of
 from rq_core.app.registration import check_isolation, make_task
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
+from rq_core.app.unknown_options import OF_TASKS, naming_options
 from rq_core.errors import InvalidOption
 from rq_core.model.checks import check_whole
 from rq_core.model.durations import Duration, ms_of, seconds_of
@@ -90,12 +90,12 @@ class App(ManyProducer):
     """A set of tasks and where their jobs go. Threads may share one.
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE, by default
-    RQ_CORE_REDIS_URL, else redis://localhost:6379/0. ``audit`` is the SQLAlchemy URL of the audit database, by
-    default RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``patience`` is how long a call waits for a
-    server that does not answer: rq_core.protocol.plan.Patience(unsent=3.0, unknown=600.0), in seconds. A call that
-    could not be sent then raises ServerUnavailable. One that was sent is sent again until its answer comes, then
+    RQ_CORE_REDIS_URL, else redis://localhost:6379/0. ``audit`` is the audit database: a path, sqlite:///PATH or
+    postgresql://USER@HOST/DATABASE, by default RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``patience``
+    is how long a call waits for a server that does not answer: Patience(unsent=3.0, unknown=600.0), in seconds. A call
+    that could not be sent then raises ServerUnavailable. One that was sent is sent again until its answer comes, then
     raises OutcomeUnknown. ``ids`` makes job ids. ``redact`` is a function, or its import path; each error's text
-    passes through it before the text is kept or logged (:mod:`rq_core.app.redaction`). ``audit_payload`` "full"
+    passes through it before the text is kept or logged. ``audit_payload`` "full"
     keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without redaction, so that
     ``rq-core audit restore`` can put back jobs that Redis lost. "digest", the default, keeps arguments out of SQL.
     Raises InvalidName or InvalidOption.
@@ -162,7 +162,7 @@ class App(ManyProducer):
         max_memory: int | None = ...,
         on_dead: Hook | None = ...,
     ) -> TaskDecorator: ...
-    @naming_options
+    @naming_options("task", OF_TASKS)
     def task(
         self,
         function: Callable[..., Any] | None = None,

@@ -45,9 +45,24 @@ def test_where_no_server_answers_every_command_names_it_and_the_embedded_one(
     [
         ("http://localhost", "must begin with redis://"),
         ("localhost:6379", "must begin with redis://"),
-        ("redis://localhost:port", "Port could not be cast"),
-        ("redis://localhost:6379/zero", "invalid literal for int() with base 10: 'zero'"),
-        ("redis://localhost:6379/0?colour=blue", "unexpected keyword argument 'colour'"),
+        ("redis://localhost:port", "(its port is not a number up to 65535)"),
+        ("redis://localhost:70000", "(its port is not a number up to 65535)"),
+        ("redis+sentinel://localhost:port/s", "(its port is not a number up to 65535)"),
+        (
+            "redis://localhost:6379/zero",
+            "(its path /zero is not the number of a database, as in redis://HOST:6379/0)",
+        ),
+        ("redis://localhost:6379/-1", "its path /-1 is not the number of a database"),
+        ("redis+sentinel://localhost/s/mail", "mail is not the number of a database"),
+        ("redis://localhost:6379/0?db=mail", "Invalid value for 'db'"),
+        (
+            "redis://localhost:6379/0?colour=blue",
+            "redis='redis://localhost:6379/0' is not valid: must be a URL (it has no option colour: known are",
+        ),
+        ("redis://localhost:6379/0?ssl_ca_certs=x", "no option ssl_ca_certs: known are"),
+        ("unix:///no/such/socket?colour=blue", "no option colour: known are"),
+        ("redis+sentinel://localhost/s?colour=blue", "no option colour: known are"),
+        ("redis+cluster://localhost:1?colour=blue", "no option colour: known are"),
         ("rediss://localhost:1/0?ssl_cert_reqs=perhaps", "Invalid SSL Certificate"),
         ("embedded://x?idle=long", "idle must be a number of seconds"),
         ("unix:///no/such/socket", "no answer from Redis"),
@@ -139,13 +154,27 @@ def test_an_unknown_queue_is_not_made_and_the_known_ones_are_named(
     assert [q["queue"] for q in cli.json("queues")] == ["mail", "sms"], "it was not made"
 
 
+@pytest.mark.parametrize("command", ["jobs", "dead", "caps", "unique"])
+def test_a_list_without_a_queue_is_that_of_the_only_one_or_names_them(
+    command: str, cli: CommandLine
+) -> None:
+    assert cli.line(1, command) == "this server has no queue"
+    cli.ok("enqueue", "mail", "send")
+    assert cli.ok(command) == cli.ok(command, "mail")
+    cli.ok("enqueue", "sms", "send")
+
+    said = cli.line(2, command)
+
+    assert said.startswith("give a queue: this server has mail, sms. Try ")
+
+
 def test_a_job_that_is_not_live_is_told_with_where_to_ask_next(cli: CommandLine) -> None:
     assert cli.line(1, "job", "x") == "no live job x: this server has no queue"
     cli.ok("enqueue", "mail", "send")
 
     assert cli.line(1, "job", "x") == (
         "no live job x in mail. A finished job has left Redis; if the queue is mirrored,"
-        " `rq-core audit history x` knows it"
+        " `rq-core audit history x --audit URL` knows it"
     )
 
 
@@ -174,6 +203,28 @@ def test_arguments_that_are_no_json_object_are_refused_before_anything_is_sent(
 
     assert said.startswith(f"--json-args {expected}")
     assert cli.json("queues") == [], "nothing was sent"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("to=a",), "Got unexpected extra argument (to=a)"),
+        (('{"to": "a"}',), 'Got unexpected extra argument ({"to": "a"})'),
+        (("--to", "a"), "No such option '--to'"),
+        (("--args", "{}"), "No such option '--args'"),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_given_in_another_way_are_refused_with_how_to_give_them(
+    words: tuple[str, ...], expected: str, cli: CommandLine
+) -> None:
+    said = cli.line(2, "enqueue", "mail", "send", *words)
+
+    assert said.startswith(expected)
+    assert (
+        """: the task's arguments go into --json-args, as in --json-args '{"to": "a@b.c"}'."""
+        in said
+    )
 
 
 def test_arguments_beyond_the_size_limit_are_refused_with_the_limit(cli: CommandLine) -> None:
@@ -273,6 +324,7 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         (("dead", "mail", "--limit", "9" * 20), "is not in the range 1<=x<=1000000000"),
         (("audit", "tail", "-n", "9" * 20), "is not in the range 0<=x<=1000000000"),
         (("audit", "report", "--slowest", "9" * 20), "is not in the range 0<=x<=1000000000"),
+        (("audit", "run", "-q", "", "--audit", "x.db"), "queue name '' is not valid"),
         (("audit", "at", "9" * 16, "-q", "mail"), "'9999999999999999' is not a time: write 2026-"),
         (("enqueue", "q", "t", "--app", "no_such_module"), "there is no module no_such_module"),
         (("server", "run", "--idle", "0"), "must be a positive number of seconds"),
