@@ -309,7 +309,7 @@ def _resumes(view: View) -> Iterator[Entry]:
 def _turns(image: Image) -> Iterator[Entry]:
     """In a fair queue, a lane ahead of the clock stands where its key's last job ended: `fair` knows it."""
     view = image.view
-    if view.fact("fair"):
+    if view.fact("fair") and not view.is_fuzzy:
         ends: Counter[str] = Counter()
         for lane, place in image.places.items():
             if place.tag > view.fact("fair_clock"):

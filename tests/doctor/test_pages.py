@@ -60,7 +60,7 @@ def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
     return begin
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", [*range(6), 15])
 def test_what_differs_between_the_moments_of_pages_is_no_finding(
     work: Callable[[int], Busy], seed: Seed, number: int
 ) -> None:
