@@ -31,6 +31,11 @@ _FACTS: Final = {
     "caps_by_key": "limits of keys are stored",
 }
 
+_OWNERS: Final = {
+    "meta": "fact", "results": "id", "kept": "id", "returned": "id", "rates": "rate", "fair": "key",
+}  # fmt: skip
+"""What the members of a key are there for; those of other keys are there for a job."""
+
 
 def owner_of(key: str, member: str) -> Owner:
     """Return what a member of an index is there for."""
@@ -44,15 +49,7 @@ def owner_of(key: str, member: str) -> Owner:
         return "lane", member
     if key == "slots":
         return "name", member.partition("|")[2]
-    named = {
-        "meta": "fact",
-        "results": "id",
-        "kept": "id",
-        "returned": "id",
-        "rates": "rate",
-        "fair": "key",
-    }
-    return named.get(key, "job"), member.rpartition("|")[2]
+    return _OWNERS.get(key, "job"), member.rpartition("|")[2]
 
 
 def differences(image: Image) -> dict[Owner, list[Edit]]:
@@ -72,17 +69,13 @@ def differences(image: Image) -> dict[Owner, list[Edit]]:
             more = [
                 each
                 for each in more
-                if is_name_field(each) and ("job", _holder(actual[each])) not in unknown
+                if is_name_field(each) and ("job", read_holder(actual[each]).job_id) not in unknown
             ]
         for member in more:
             owner = owner_of(key, member)
             if owner not in unknown and not _returns(key, member):
                 found[owner].append(Edit(key, member, as_text(actual[member]), ""))
     return found
-
-
-def _holder(value: str) -> str:
-    return read_holder(value).job_id
 
 
 def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:

@@ -1,7 +1,8 @@
-"""What the log says of the queue itself, against what its own facts, limits and lists say.
+"""Compares a queue's settings and limits with the log, and reads the rows of its lists.
 
-A change by one of rq-core's calls is an event. What a client wrote past them, with HSET, has none, so the log cannot
-tell who did it and when. The value in Redis is in force all the same: it stands, and the finding says how to log it.
+Each change by a call of rq-core is an event. A change that a client made with HSET has none, so the log cannot say who
+made it and when. The value in Redis is in force all the same: the doctor keeps it, and the finding says how to set it
+back or to log it.
 """
 
 from __future__ import annotations
@@ -26,41 +27,41 @@ SHOWN_MAX: Final = 100
 _WHY: Final = "a client changed it with HSET, or a script was cut short"
 
 
+Row = tuple[str, str, str, str]
+"""What differs from the log: key, member, the difference in words, and what sets it back."""
+
+
 def findings(view: View) -> Iterator[Finding]:
-    """Say what the log tells otherwise, and which rows of lists nothing can be read of."""
+    """Yield what differs from the log, and the rows of lists that cannot be read."""
     if view.facts.get("epoch"):
-        yield from _epoch(view)
-        says = f"{{}}: {_WHY}; {{}}"
-        for key, member, differs, how in (*_settings(view), *_limits(view)):
+        for key, member, differs, how in (*_epoch(view), *_settings(view), *_limits(view)):
+            kind = (
+                Kind.UNREADABLE
+                if member == "epoch" and view.log.epoch is None
+                else Kind.LOG_DIFFERS
+            )
             actual = view.snapshot[key].get(member, "")
-            evidence = Edit(key, member, actual, actual)
-            yield Finding(Kind.LOG_DIFFERS, says.format(differs, how), edits=(evidence,))
+            yield Finding(
+                kind, f"{differs}: {_WHY}; {how}", edits=(Edit(key, member, actual, actual),)
+            )
     yield from _rows(view)
 
 
-def _epoch(view: View) -> Iterator[Finding]:
+def _epoch(view: View) -> Iterator[Row]:
     epoch, logged = view.facts["epoch"], view.log.epoch
-    meta = f"'{view.keys('meta')}'"
+    meta, says = f"'{view.keys('meta')}'", f"epoch is {_shown(epoch)} in `meta`"
     if logged is None:
         try:
             epoch_of(view.keys.queue, epoch)
         except QueueDamaged:
-            says = (
-                f"epoch is {_shown(epoch)} in `meta`, which is no number, and the log has no event"
-            )
             how = f"`redis-cli HDEL {meta} epoch` lets a new epoch begin"
-            yield Finding(Kind.UNREADABLE, f"{says}: {_WHY}; {how}")
+            yield "meta", "epoch", f"{says}, which is no number, and the log has no event", how
     elif epoch != str(logged):
-        says = (
-            f"epoch is {_shown(epoch)} in `meta`, and the last event is of epoch {logged}: {_WHY}"
-        )
         how = f"`redis-cli HSET {meta} epoch {logged}` sets it back"
-        evidence = Edit("meta", "epoch", epoch, epoch)
-        yield Finding(Kind.LOG_DIFFERS, f"{says}; {how}", edits=(evidence,))
+        yield "meta", "epoch", f"{says}, and the last event is of epoch {logged}", how
 
 
-def _settings(view: View) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the settings that differ: key, member, the difference, and what sets it back."""
+def _settings(view: View) -> Iterator[Row]:
     for name, logged in sorted(view.log.settings.items()):
         default = str(SETTINGS[name].default) if name in SETTINGS else "0"
         actual = view.facts.get(name, default)
@@ -70,7 +71,7 @@ def _settings(view: View) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _how(keys: QueueKeys, name: str, logged: str) -> str:
-    """What sets a setting back to what the log says."""
+    """Return the command that sets a setting back to what the log says."""
     if name == "paused":
         return f"`rq-core {'pause' if logged == '1' else 'resume'} {keys.queue}{_given(keys)}` sets it back"
     if name in SETTINGS:
@@ -80,12 +81,11 @@ def _how(keys: QueueKeys, name: str, logged: str) -> str:
 
 
 def _given(keys: QueueKeys) -> str:
-    """The option of commands about this queue, if its prefix is not the usual one."""
+    """Return the option of commands about this queue, if its prefix is not the default."""
     return "" if keys.prefix == DEFAULT_PREFIX else f" --prefix {keys.prefix}"
 
 
-def _limits(view: View) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the limits that differ, likewise."""
+def _limits(view: View) -> Iterator[Row]:
     stored = view.snapshot["caps"]
     # That all limits are gone is one finding of its own.
     for scope, (text, version) in sorted(view.log.limits.items()) if stored else ():
