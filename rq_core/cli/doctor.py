@@ -62,8 +62,8 @@ def doctor(
     A mirror that is more than a minute behind is named, too. Changes nothing without --repair. The exit status is 1 if
     differences are left, a mirror is behind, or the database does not answer, is empty or has nothing of a queue whose
     log is on; and 2 if it only cannot be told whether SQL agrees. `rq-core audit restore` puts back what Redis lost and
-    SQL has. The doctor reads whole queues, large ones in pages: sums, wake tokens, turns of fair queues and blocked lanes
-    of such a queue are compared only if it does not change meanwhile.
+    SQL has. The doctor reads whole queues, large ones in pages: sums, wake tokens, turns of fair queues and blocked
+    lanes of such a queue are compared only if it does not change meanwhile.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ from rq_core.doctor.view import UNNAMED, View
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.usable import check_layout
 
-CHUNK: Final = 250
+CHUNK: Final = 125
 """About how many members one call reads or edits, so that no call holds up the server for 10 ms."""
 PASSES: Final = 3
 """How often a queue that goes on working is mended before giving up."""
