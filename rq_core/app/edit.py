@@ -74,8 +74,8 @@ _WHY: Final = {
     "cancelling": "it runs and was asked to stop, and only a job that waits can be edited. Enqueue it again when it"
     " has ended",
     "dead": "it is dead, and only a job that waits can be edited. Requeue it first: `rq-core requeue {id}`",
-    "gone": "Redis does not have it, so it may have ended: `rq-core audit history {id}` tells. Enqueue it again if it"
-    " is to run again",
+    "gone": "Redis does not have it, so it may have ended: `rq-core audit history {id} --audit URL` tells. Enqueue it"
+    " again if it is to run again",
     "changed": "its state line is another one by now. Read the line again, and decide again",
     "never": "it would become ready at its deadline or later, so no worker could begin it. Give a later deadline, or an"
     " earlier time",

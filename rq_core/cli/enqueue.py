@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rq_core.app.app import App
+    from rq_core.app.handle import JobHandle
     from rq_core.connections.client import Client
 
 ARGS_OPTION: Final = "--json-args"
@@ -115,6 +116,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
             remember=given["remember"],
             idempotency_key=given["idempotency_key"],
         )
+        why = _why_not(app, handle, queue, given) if handle.duplicate else ""
     if given["as_json"]:
         print_json(
             {"id": handle.id, "queue": queue, "task": task, "duplicate": handle.duplicate}
@@ -123,13 +125,19 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
         return
     say(handle.id)
     if handle.duplicate:
-        say(
-            f"nothing was enqueued: job {handle.id} is live, its id is remembered, or it has the unique name of this"
-            " call",
-            err=True,
-        )
+        say(f"nothing was enqueued: job {handle.id} {why}", err=True)
     if handle.discarded:
         say(f"job {handle.id} was discarded: a scope of it is full", err=True)
+
+
+def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
+    """Say why a job stands for the one that was to be enqueued."""
+    asked = given["job_id"]
+    if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
+        return "has the unique name of this call"
+    if app.client.run(app.client.calls.reads.job(handle.id, [queue])) is not None:
+        return "is live"
+    return "has ended, and its id is remembered"
 
 
 class Terminal(Connections):

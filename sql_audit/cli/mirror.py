@@ -193,7 +193,7 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
         with contextlib.closing(Database(address)) as database:
             schema.ensure(database)
             place.check(database)
-            sources.check(Outbox(client), database, only=[queue])
+            sources.check(Outbox(client), database, only=[queue], takes=True)
             mirror = Mirror(Outbox(client), database, queue)
             rehearse(mirror)
             mirror.attach(wait=True)

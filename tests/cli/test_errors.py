@@ -174,7 +174,7 @@ def test_a_job_that_is_not_live_is_told_with_where_to_ask_next(cli: CommandLine)
 
     assert cli.line(1, "job", "x") == (
         "no live job x in mail. A finished job has left Redis; if the queue is mirrored,"
-        " `rq-core audit history x` knows it"
+        " `rq-core audit history x --audit URL` knows it"
     )
 
 
