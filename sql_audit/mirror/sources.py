@@ -26,7 +26,6 @@ from typing import Final, NamedTuple
 from rq_core.errors import OutcomeUnknown, RqCoreError, ServerUnavailable, ServerUnsuitable
 from sql_audit.errors import CursorHeld, QueuesElsewhere, SourceDiffers
 from sql_audit.mirror.source import OutboxSource
-from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import genesis
 from sql_audit.store.database import Database
 from sql_audit.store.mirrored import Origin, origins
@@ -230,7 +229,8 @@ def _refuse_if_held(
     source: OutboxSource, database: Database, seen: _Seen, only: Collection[str] | None
 ) -> None:
     """Raise QueuesElsewhere if another database mirrors any queue that is asked for."""
-    ours = audit_id(database)
+    with database.readers.connect() as connection:
+        ours: str = connection.execute(AUDIT_ID).scalar_one()
     held = {
         name: f"{name} (its id is {holder})"
         for name, holder in seen.holders.items()

@@ -21,7 +21,7 @@ from rq_core.connections.client import Client
 from rq_core.doctor import Finding, Kind, Look, examined
 from rq_core.doctor.line import unlike
 from rq_core.doctor.log import read_log
-from rq_core.errors import ServerUnsuitable
+from rq_core.errors import AuditElsewhere, ServerUnsuitable
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.state_line import lines_of_jobs, read_job
 from sql_audit.errors import QueueNotMirrored, RowDamaged
@@ -31,7 +31,6 @@ from sql_audit.proof.details import facts_in
 from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.history import History
 from sql_audit.proof.result import QueueResult
-from sql_audit.queries.history import audit_id
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import failure
@@ -62,9 +61,10 @@ def drift_of(url: str, client: Client, queue: str) -> Look:
         return _look(client, database, queue)[0]
     except NoResultFound:
         audit, holder, _ = client.run(client.calls.reads.attached(queue))
-        if audit == "on" and holder != audit_id(database):
-            says = f"the queue is mirrored into another audit database, whose id is {holder}"
-            return Look({}, findings=[Finding(Kind.UNKNOWN, says)])
+        with database.readers.connect() as connection:
+            ours = connection.execute(AUDIT_ID).scalar_one()
+        if audit == "on" and holder != ours:
+            raise AuditElsewhere(queue=queue, attached=holder) from None
         raise QueueNotMirrored(queue=queue, known=_known(database)) from None
     except SQLAlchemyError as error:
         raise failure(database.url, error) from None

@@ -168,8 +168,16 @@ def test_arguments_that_do_not_fit_the_task_are_refused(cli: CommandLine, module
         2, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a", "n": "many"}'
     )
 
-    assert "arguments of task 'send' are not valid" in said
-    assert "n" in said
+    assert said.startswith("arguments of task 'send' are not valid: n: ")
+    assert "--json-args" not in said
+
+
+def test_arguments_that_are_missing_are_told_with_the_option_that_takes_them(
+    cli: CommandLine, module: str
+) -> None:
+    said = cli.line(2, "enqueue", "mail", "send", "--app", module)
+
+    assert "'send' are not valid: to: is required: the task's arguments go into --json-args" in said
 
 
 def test_task_that_the_app_lacks_is_refused(cli: CommandLine, module: str) -> None:
