@@ -28,15 +28,14 @@ from rq_core.model.events import OutboxId
 from rq_core.model.fields import TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.names import read_stands
-from sql_audit.proof import contradictions, fields
+from sql_audit.proof import contradictions
 from sql_audit.proof.beginnings import Beginning, orphaned_by, reasons_of_next
 from sql_audit.proof.contradictions import Fault, Replacing
 from sql_audit.proof.details import facts_in
 from sql_audit.proof.findings import VIOLATIONS_KEPT, Loss, Note, SetBack, Violation
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
 from sql_audit.proof.live import Record
-from sql_audit.proof.names import Names
-from sql_audit.proof.windows import Windows
+from sql_audit.proof.names import Names, Windows
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
 
@@ -186,7 +185,7 @@ class Replay:
                     self._forgotten_epoch(row)
                 continue
             if row[4] not in _OF_JOBS:
-                self._judge(fields.of_queue(row))
+                self._judge(contradictions.of_queue(row))
             elif row[6] is None:
                 self._violated("I7", "names no job")
                 continue
@@ -194,7 +193,7 @@ class Replay:
                 self._judge(self._replacing.pass_entry(row[4]))
             try:
                 steps[row[4]](row, row[6])
-                self._judge(fields.of_event(row[4], row[10]))
+                self._judge(contradictions.of_event(row[4], row[10]))
             except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 self._violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
@@ -420,7 +419,7 @@ class Replay:
                 self._violated("I2", f"is claimed while claim {record.fence} is in force")
             else:
                 self._violated("I6", f"{record.state} -{kind}-> is not a transition")
-        self._judge(fields.of_job(row, record))
+        self._judge(contradictions.of_job(row, record))
         return record
 
     def _release(self, record: Record) -> None:
@@ -446,7 +445,7 @@ class Replay:
             self._release(old)
             self.names.end(old.unique, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
-        self._judge(fields.of_beginning(row, facts, state))
+        self._judge(contradictions.of_claim(row, facts, state))
         record.lane = facts.get("lane")
         record.priority, record.due = facts.get("priority"), facts.get("due_ms")
         record.claims = facts.get("claims", 0)
