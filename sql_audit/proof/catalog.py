@@ -3,9 +3,9 @@
 Rows that are true prove nothing if a view, an index or a policy shows others, and nothing protects them where a trigger
 is gone. Objects that were added beside them are no concern, unless they act on a table of the log.
 
-SQLite keeps each statement as it was written. PostgreSQL keeps no statement as it was written, and how it words one depends on its version. So a view is compared by
-its plan with that of the query that it was made of, by the same server; a function by its source, which is kept; the
-others by the columns of the catalog.
+SQLite keeps each statement as it was written. PostgreSQL does not, and how it words one depends on its version. So
+there a view is compared by its plan with that of the query that it was made of, by the same server; a function by its
+source, which is kept; the others by the columns of the catalog.
 """
 
 # ruff: noqa: S608 - statements are joined from names of the schema and of the catalog
