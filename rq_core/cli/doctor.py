@@ -11,6 +11,7 @@ import click
 
 from rq_core.cli.options import (
     actor,
+    audit_url_option,
     by_option,
     connect,
     force_option,
@@ -23,7 +24,6 @@ from rq_core.cli.text import say
 from rq_core.errors import LayoutMismatch, QueueDamaged, RqCoreError
 from rq_core.model import plugins
 from rq_core.model.counted import counted
-from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol import server_check
 
 if TYPE_CHECKING:
@@ -36,14 +36,7 @@ if TYPE_CHECKING:
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1)
 @click.option("--repair", "mend", is_flag=True, help="Mend what is found.")
 @by_option
-@click.option(
-    "--audit",
-    "audit_url",
-    envvar=AUDIT_URL_VARIABLE,
-    show_envvar=True,
-    metavar="URL",
-    help="Compare queues that are mirrored with this database, too.",
-)
+@audit_url_option("Compare queues that are mirrored with this database, too.")
 @server_options
 @force_option()
 @json_option

@@ -15,7 +15,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from sql_audit.store import sqlite_rights
+from sql_audit.store import driver_errors
 from tests.kit import crew
 from tests.kit.processes import ROOT, Child
 from tests.kit.wait import wait_until
@@ -134,6 +134,6 @@ def test_a_file_system_that_is_mounted_read_only_is_named(
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
 
-    assert sqlite_rights.missing(tmp_path / "audit.db") == (
+    assert driver_errors.missing(tmp_path / "audit.db") == (
         f"the file system of {tmp_path} is mounted read-only"
     )
