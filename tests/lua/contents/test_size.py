@@ -116,4 +116,3 @@ def test_a_queue_of_many_lanes_keeps_their_places_where_redis_finds_them(seed: S
 
     assert seed.control.object("encoding", seed.keys("lanes")) == "hashtable"
     assert len(seed.snapshot()["lanes"]) == 100
-    assert_consistent(seed.snapshot())
