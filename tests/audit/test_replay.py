@@ -690,7 +690,8 @@ IN_THE_MIDDLE = [
 SLOW = [["tenant@1s=acme", 1, 1000, 1]]
 GIVEN_BACK = [
     TENANT_1, of_queue("cap_changed", "tenant=acme", None, "5", 1),
-    of_queue("cap_changed", "tenant=acme", "5", None, 2), jobs("a", "b", lane="2+tenant=acme"), ("claimed", ["a", 1, [["tenant=acme", 1]]]), SUCCEEDED,
+    of_queue("cap_changed", "tenant=acme", "5", None, 2), jobs("a", "b", lane="2+tenant=acme"),
+    ("claimed", ["a", 1, [["tenant=acme", 1]]]), SUCCEEDED,
     # It begins anew when somebody sets it again.
     of_queue("cap_changed", "tenant=acme", None, "7", 1),
 ]  # fmt: skip
