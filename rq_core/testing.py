@@ -37,6 +37,7 @@ from rq_core.connections.redis_errors import words_of
 from rq_core.connections.waiter import Waiter
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, PoolWire
 from rq_core.errors import RqCoreError, UsageError
+from rq_core.model.counted import counted
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
 from rq_core.model.keys import queue_keys
@@ -290,7 +291,9 @@ class Fake:
                     if done is not None:
                         ran.append(done)
                     if len(ran) >= runs_max:
-                        raise RqCoreError(f"{runs_max} runs, and there are still jobs left")
+                        raise RqCoreError(
+                            f"{counted(runs_max, 'run')}, and there are still jobs left"
+                        )
                 if not claims and not due:
                     return ran
                 if not claims:

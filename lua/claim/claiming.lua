@@ -108,7 +108,9 @@ local function write_claim()
   run_parts('write')
   write_taken(fence)
   write_unscoped()
-  call_many('ZREM', fair, outrun)
+  if outrun then
+    call_many('ZREM', fair, outrun)
+  end
   write_lanes()
 end
 

@@ -320,8 +320,12 @@ end
 
 --- Append the events. An id that another job gives up in this call may be dropped, and one that was dropped may come again, and be taken.
 local function emit_records()
-  run_parts('append', by)
-  emit('discarded', now_text, by, dropped)
+  if has_parts then
+    run_parts('append', by)
+  end
+  if dropped then
+    emit('discarded', now_text, by, dropped)
+  end
   emit('enqueued', now_text, by, events)
 end
 
@@ -337,13 +341,15 @@ end
 
 --- Write all that.
 local function write_records()
-  run_parts('write')
+  if has_parts then
+    run_parts('write')
+    switch_on()
+  end
   call_many('HSET', jobs, values)
   call_many('HSET', state, lines)
   write_joining()
-  call_many('ZADD', scheduled, due)
-  if has_parts then
-    switch_on()
+  if due then
+    call_many('ZADD', scheduled, due)
   end
   write_lanes()
   if seq ~= fact('sequence') then

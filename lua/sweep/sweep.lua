@@ -322,7 +322,9 @@ local function emit_sweep()
     emit('promoted', now_text, worker, swept.promoted)
   end
   run_parts('append', worker)
-  emit('pruned', now_text, worker, swept.pruned)
+  if has_swept then
+    emit('pruned', now_text, worker, swept.pruned)
+  end
 end
 
 local function write_sweep()

@@ -90,12 +90,12 @@ class App(ManyProducer):
     """A set of tasks and where their jobs go. Threads may share one.
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE, by default
-    RQ_CORE_REDIS_URL, else redis://localhost:6379/0. ``audit`` is the SQLAlchemy URL of the audit database, by
-    default RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``patience`` is how long a call waits for a
-    server that does not answer: rq_core.protocol.plan.Patience(unsent=3.0, unknown=600.0), in seconds. A call that
-    could not be sent then raises ServerUnavailable. One that was sent is sent again until its answer comes, then
+    RQ_CORE_REDIS_URL, else redis://localhost:6379/0. ``audit`` is the audit database: a path, sqlite:///PATH or
+    postgresql://USER@HOST/DATABASE, by default RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``patience``
+    is how long a call waits for a server that does not answer: Patience(unsent=3.0, unknown=600.0), in seconds. A call
+    that could not be sent then raises ServerUnavailable. One that was sent is sent again until its answer comes, then
     raises OutcomeUnknown. ``ids`` makes job ids. ``redact`` is a function, or its import path; each error's text
-    passes through it before the text is kept or logged (:mod:`rq_core.app.redaction`). ``audit_payload`` "full"
+    passes through it before the text is kept or logged. ``audit_payload`` "full"
     keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without redaction, so that
     ``rq-core audit restore`` can put back jobs that Redis lost. "digest", the default, keeps arguments out of SQL.
     Raises InvalidName or InvalidOption.

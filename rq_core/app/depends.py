@@ -43,12 +43,13 @@ class Dependency:
 
 
 class _Injected:
+    """The default of a parameter whose annotation has a Depends: it tells type checkers that callers leave it out."""
+
     def __repr__(self) -> str:
         return "injected"
 
 
 injected: Final[Any] = _Injected()
-"""The default of a parameter whose annotation has a Depends: it tells type checkers that callers leave it out."""
 
 
 @overload

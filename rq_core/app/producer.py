@@ -16,17 +16,18 @@ from rq_core.app.options import JobOptions
 from rq_core.app.surroundings import Surroundings
 from rq_core.errors import InvalidOption, PayloadTooLarge
 from rq_core.model.checks import check_url
+from rq_core.model.durations import seconds_of
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.settings import AUDIT_PAYLOADS
 from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
+from rq_core.protocol.plan import Patience
 
 if TYPE_CHECKING:
     from rq_core.app.returned import Returned
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
-    from rq_core.protocol.plan import Patience
 
 MAX_PAYLOAD: Final = 1024 * 1024
 """Bytes of a job's arguments as JSON."""
@@ -45,6 +46,17 @@ def spec_max(audit_payload: str) -> int:
             must=f"must be one of {', '.join(AUDIT_PAYLOADS)}",
         )
     return AUDIT_PAYLOADS[audit_payload]
+
+
+def _check_patience(patience: object) -> None:
+    """Raise InvalidOption for what is no Patience, or not made of seconds."""
+    if patience is None:
+        return
+    if not isinstance(patience, Patience):
+        must = "must be a Patience, like Patience(unsent=3.0, unknown=600.0)"
+        raise InvalidOption(option="patience", value=patience, must=must)
+    for name in ("unsent", "unknown"):
+        seconds_of(name, getattr(patience, name))
 
 
 def _checked(ids: Callable[[], str]) -> Callable[[], str]:
@@ -81,6 +93,7 @@ class Producer:
                 option="max_payload", value=max_payload, must="must be a number of bytes, 2 or more"
             )
         self.max_payload = max_payload
+        _check_patience(patience)
         self.connections = connections or Connections(
             self.redis_url, prefix=prefix, patience=patience
         )

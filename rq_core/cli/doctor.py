@@ -254,7 +254,7 @@ def _print(report: dict[str, Any], *, mend: bool) -> None:
     if mend and found:
         told = report["error"] is None and not report["unknown"]
         mended = "mended, all agrees" if told else "mended"
-        say(f"{queue}: {len(left)} left" if left else f"{queue}: {mended}")
+        say(f"{queue}: {counted(len(left), 'finding')} left" if left else f"{queue}: {mended}")
         for each in left:
             say(f"{queue}: left: {_line(each)}")
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @server_options
 @json_option
 def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Show where the job ID stands, and if it is dead, why it died.
+    """Show where the job ID stands; if it is dead, why it died; if a worker gave it back, why, and what to do.
 
     If it waits for a cap: for which, which jobs hold it now, and how many are ahead of it. A finished job
     has left Redis; `rq-core audit history ID` knows it still, and its tracebacks. While its id is
@@ -44,7 +44,9 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
         found = client.run(reads.job(job_id, where))
         if found is not None:
             standing = client.run(reads.standing(found))
-            row = ListedJob(found, client.run(reads.known_tasks(found.queue)))
+            known = client.run(reads.known_tasks(found.queue))
+            back = client.run(reads.given_back(found.queue, [found]))
+            row = ListedJob(found, known, back.get(found.id))
             _show(row, standing, as_json=as_json)
             return
         ended = client.run(reads.ended(job_id, where))

@@ -89,17 +89,31 @@ def workers(queue: str | None, redis_url: str, prefix: str, *, as_json: bool) ->
     show(view, found, as_json=as_json)
 
 
+listed_queue_argument = click.argument("queue", required=False)
+
+
+def _queue_of(client: Client, given: str | None) -> str:
+    """Return the queue that was given, which must be there, or the only one that there is. Raises UsageError."""
+    known = known_queues(client, *([] if given is None else [given]))
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        raise click.ClickException("this server has no queue")
+    context = click.get_current_context()
+    raise click.UsageError(f"give a queue: this server has {', '.join(known)}", context)
+
+
 def _show_of_queue(name: str, given: dict[str, Any], *asked: Any) -> None:
     """Print a list of one queue, which must be there."""
     view = LISTS[name]
     with connect(given["redis_url"], given["prefix"]) as client:
-        known_queues(client, given["queue"])
-        found = client.run(view.query(client.calls, given["queue"], *asked, given["limit"]))
+        queue = _queue_of(client, given["queue"])
+        found = client.run(view.query(client.calls, queue, *asked, given["limit"]))
     show(view, found, as_json=given["as_json"])
 
 
 @click.command()
-@click.argument("queue")
+@listed_queue_argument
 @click.option(
     "--state",
     "states",
@@ -115,13 +129,13 @@ def jobs(states: tuple[str, ...], task: str | None, **given: Any) -> None:
     """List the jobs of QUEUE that run, wait, or are scheduled, and name those of whose task no live worker has told.
 
     Running jobs come first, then ready ones, then scheduled ones. A job that moves while the list is
-    read may be missing.
+    read may be missing. Without QUEUE, the server must have only one.
     """
     _show_of_queue("jobs", given, [State(state) for state in states], task)
 
 
 @click.command()
-@click.argument("queue")
+@listed_queue_argument
 @limit_option("jobs", LIST_MAX)
 @server_options
 @json_option
@@ -129,12 +143,13 @@ def dead(**given: Any) -> None:
     """Show the jobs of QUEUE that died last, and why, newest first.
 
     The reason is why rq-core gave the job up, the error what its handler raised last, and in which file and line.
+    Without QUEUE, the server must have only one.
     """
     _show_of_queue("dead", given)
 
 
 @click.command()
-@click.argument("queue")
+@listed_queue_argument
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -149,13 +164,13 @@ def caps(**given: Any) -> None:
     """Show what limits QUEUE's jobs: how many hold it, and how many wait for it.
 
     First the scopes with a limit of their own, then the keys that jobs hold or wait for, then the
-    weights of a fair queue.
+    weights of a fair queue. Without QUEUE, the server must have only one.
     """
     _show_of_queue("caps", given)
 
 
 @click.command()
-@click.argument("queue")
+@listed_queue_argument
 @click.argument("words", metavar="[NAME | free NAME]", nargs=-1)
 @audited_options
 @limit_option("names", NAMES_MAX)

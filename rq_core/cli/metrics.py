@@ -60,7 +60,7 @@ def metrics(
 
     With --once, the exit status is 1 if Redis does not answer, or refuses.
 
-    What workers count is on their own port, `rq-core worker --health`. Needs the extra rq-core[metrics].
+    What workers count is on their own port, `rq-core worker --health`. Needs the extra `metrics`.
     """
     from rq_core.metrics.table import FAMILIES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 from typing import Final
 
@@ -19,17 +20,30 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import say
 from rq_core.model.counted import counted
+from rq_core.model.url import REDIS_URL_VARIABLE
 from rq_core.views.text import span
 
-DIRECTORY: Final = ".rq-core"
+OTHERS: Final = "--dir names that of another folder"
+"""What is said beside a server that does not run."""
+
+
+def _directory(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
+    """The directory that was given, else that of the environment's URL, else the default one."""
+    from rq_core.embedded import server as embedded
+
+    url = os.environ.get(REDIS_URL_VARIABLE, "")
+    if given is None and url.startswith("embedded:"):
+        return embedded.directory_of(url)
+    return given or embedded.DEFAULT_DIRECTORY
+
 
 directory_option = click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    default=DIRECTORY,
-    show_default=True,
-    help="Its data directory: embedded://DIRECTORY is its URL.",
+    callback=_directory,
+    help="Its data directory: embedded://DIRECTORY is its URL. By default that of"
+    f" {REDIS_URL_VARIABLE}, if that is an embedded:// URL, else .rq-core.",
 )
 
 
@@ -88,7 +102,7 @@ def status(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
             f" {(found.memory_bytes or 0) / 2**20:.1f} MiB, {found.url}"
         )
     else:
-        say(f"no server runs for {found.directory}")
+        say(f"no server runs for {found.directory}; {OTHERS}")
     ctx.exit(0 if found.running else 1)
 
 
@@ -98,7 +112,8 @@ def stop(directory: Path) -> None:
     """Stop the server; its data is safe on disk."""
     from rq_core.embedded import server as embedded
 
-    say("stopped" if embedded.stop(directory) else f"no server runs for {directory}")
+    stopped = embedded.stop(directory)
+    say("stopped" if stopped else f"no server runs for {directory.absolute()}; {OTHERS}")
 
 
 @server.command()

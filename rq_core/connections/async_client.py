@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from rq_core.connections.open import open_async_wire
 from rq_core.connections.shared_enqueues import SharedEnqueues, Through
+from rq_core.connections.source import named
 from rq_core.connections.wire import AsyncWire
 from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
@@ -37,7 +38,7 @@ class AsyncClient:
         wire: AsyncWire | None = None,
         calls: Operations | None = None,
     ) -> None:
-        self.url = url
+        self.url = url = named(url)
         self.calls = calls or Operations(
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )

@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 from rq_core.connections.line import Line
 from rq_core.connections.open import open_wire
+from rq_core.connections.source import named
 from rq_core.connections.wire import Wire
 from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
@@ -52,7 +53,7 @@ class Client:
         calls: Operations | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.url = url
+        self.url = url = named(url)
         self.calls = calls or Operations(
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )

@@ -23,6 +23,7 @@ import redis
 from rq_core.connections.async_line import AsyncLine
 from rq_core.connections.line import Line, soonest
 from rq_core.connections.sentinels import Sentinels
+from rq_core.model.counted import counted
 
 L = TypeVar("L", bound=Line)
 
@@ -232,7 +233,8 @@ def _time_in_line(source: Any, wait: float, moved: float) -> float:
     left = moved + wait - time.monotonic()
     if left <= 0:
         most = source.max_connections
+        busy = counted(most, "connection is", "connections are")
         raise redis.ConnectionError(
-            f"all {most} connections are in use, and none was given back for {wait:g} s"
+            f"{busy} in use, as many as there may be, and none was given back for {wait:g} s"
         )
     return left

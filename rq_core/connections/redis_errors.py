@@ -35,6 +35,9 @@ def words_of(error: BaseException) -> str:
         if sign in text:
             return f"{advice} ({text})"
     text = explained(text)
+    if "invalid username-password" in text:
+        # redis-py has one class for a password that lacks and for one that is wrong, and drops the server's prefix.
+        return text if text.startswith("WRONGPASS") else f"WRONGPASS {text}"
     prefix = _PREFIXES.get(type(error))
     return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
 

@@ -22,6 +22,7 @@ from redis.exceptions import NoPermissionError
 
 from rq_core.connections.line import CONNECT_TIMEOUT_S, soonest
 from rq_core.connections.sentinels import ANSWER_WITHIN_S, Address, Sentinels
+from rq_core.model.url import check_port
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 DEFAULT_PORT: Final = 26379
@@ -182,4 +183,4 @@ def _address(said: str) -> Address:
     parts = urlsplit(f"//{said}")
     if not parts.hostname:
         raise ValueError(f"{said or 'nothing'!r} is not the host:port of a sentinel")
-    return parts.hostname, parts.port or DEFAULT_PORT
+    return parts.hostname, check_port(parts) or DEFAULT_PORT

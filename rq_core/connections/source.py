@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import redis.asyncio
@@ -12,7 +13,7 @@ import redis.asyncio
 from rq_core.connections import sentinel
 from rq_core.connections.line import CONNECT_TIMEOUT_S
 from rq_core.errors import InvalidOption
-from rq_core.model.url import check_password
+from rq_core.model.url import check_password, check_port
 
 
 def resolve(url: str) -> str:
@@ -33,6 +34,15 @@ def resolve(url: str) -> str:
             " (rediss+… with TLS)",
         )
     return url
+
+
+def named(url: str) -> str:
+    """The URL for messages and for other processes: that of an embedded server names its data directory."""
+    if not url.startswith("embedded:"):
+        return url
+    from rq_core.embedded import server
+
+    return server.named(url)
 
 
 def _options(retry: Any, answer_within: float, connect_within: float) -> dict[str, Any]:
@@ -78,8 +88,7 @@ def source_of(
                 answer_within=answer_within,
             )
             options |= more
-        if not real.startswith("unix:"):
-            int(urlsplit(real).path.strip("/") or 0)
+        _check_address(real)
         pool = pool_class.from_url(real, **_for_unix(real, options))
         # redis-py's pool for asyncio takes the class that goes with rediss:// in its place.
         pool.connection_class = options.get("connection_class", pool.connection_class)
@@ -87,10 +96,34 @@ def source_of(
         _check_files(pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError) as error:
         problem = str(error)
+        if unknown := _UNKNOWN.search(problem):
+            problem = f"it has no option {unknown[1]}: known are {OPTIONS}"
+            # The name may be that of a password, misspelt, and is then not masked.
+            url = url.partition("?")[0]
     if problem is not None:
         # Not while it is handled: the library's error would be the context of this one, and may repeat the whole URL.
         raise InvalidOption(option="redis", value=url, must=f"must be a URL ({problem})")
     return pool
+
+
+OPTIONS: Final = (
+    "client_name, db, health_check_interval, password and username; with TLS (rediss://) also ssl_ca_certs,"
+    " ssl_cert_reqs, ssl_certfile, ssl_check_hostname and ssl_keyfile; with Sentinel also sentinel_password and"
+    " sentinel_username"
+)
+"""What a URL may have behind its question mark."""
+_UNKNOWN: Final = re.compile(r"unexpected keyword argument '(.*)'")
+
+
+def _check_address(url: str) -> None:
+    """Raise ValueError for a path or a port that is no number."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if not url.startswith("unix:") and not (database or "0").isdecimal():
+        raise ValueError(
+            f"its path {parts.path} is not the number of a database, as in redis://HOST:6379/0"
+        )
+    check_port(parts)
 
 
 def _check_files(options: Mapping[str, Any]) -> None:

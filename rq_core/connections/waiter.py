@@ -20,6 +20,7 @@ from typing import Final
 from rq_core.connections.client import Client
 from rq_core.connections.listener import Deafness, Listener, Looked
 from rq_core.errors import NoResult, RqCoreError, ServerUnavailable
+from rq_core.model.counted import counted
 from rq_core.protocol.awaited import TOGETHER_MAX, Wait, Waits
 from rq_core.protocol.plan import Patience
 
@@ -256,7 +257,9 @@ class Waiter:
             self._end(waits, due, error)
             return None
         except Exception as error:  # noqa: BLE001 - those who wait must hear of it
-            self._end(waits, due, RqCoreError(f"a look at {len(due)} jobs failed: {error!r}"))
+            self._end(
+                waits, due, RqCoreError(f"a look at {counted(len(due), 'job')} failed: {error!r}")
+            )
             return None
         # A message that came before the answer tells of a job that the look has found.
         self._hear(waits, listener)

@@ -10,6 +10,7 @@ from rq_core.doctor import results
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.image import LISTS, AtLeast, Image, Kept, Want
 from rq_core.doctor.view import View
+from rq_core.model.counted import counted
 from rq_core.model.names import is_name_field, name_field, read_holder
 from rq_core.model.scopes import is_rate
 
@@ -177,7 +178,7 @@ def _subject(image: Image, owner: Owner) -> str:
         in_lane = f" in lane {job.lane}" if job and job.lane else ""
         return f"job {name} is {job.state}{in_lane}" if job else f"there is no job {name!r}"
     if kind == "lane":
-        return f"lane {name}, where {len(image.lanes.get(name, ()))} jobs wait"
+        return f"lane {name}, where {counted(len(image.lanes.get(name, ())), 'job waits', 'jobs wait')}"
     return f"{kind} {name!r}" + (f" ({_FACTS[name]})" if kind == "fact" else "")
 
 

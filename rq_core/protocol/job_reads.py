@@ -9,8 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from rq_core.errors import QueueDamaged, ServerUnsuitable
+from rq_core.model.events import Undecodable, decode
 from rq_core.model.keys import QueueKeys, check_name
-from rq_core.model.machine import PRIORITIES, State
+from rq_core.model.machine import PRIORITIES, Event, State
 from rq_core.model.outcome import EXPIRED
 from rq_core.model.remembered import Result, read_result
 from rq_core.model.state_line import JobState
@@ -21,6 +23,28 @@ from rq_core.protocol.steps import Command, Reading, Steps, time_ms
 
 MEMBERS_MAX: Final = 10_000
 """Members of the queue's keys that one list looks at: with a filter, many of them may be left out of it."""
+
+RECENT_MAX: Final = 1_000
+"""Entries of the outbox that are read for why jobs were given back."""
+_STEPS: Final = frozenset(
+    {
+        Event.CLAIMED,
+        Event.RETRIED,
+        Event.ROLLED_BACK,
+        Event.LEASE_EXPIRED,
+        Event.REQUEUED,
+        Event.RESTORED,
+    }
+)
+"""Events after which a job waits for another reason than before, or runs."""
+
+
+class GivenBack(NamedTuple):
+    """The return of a job by the worker that had claimed it."""
+
+    reason: str
+    by: str
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +129,36 @@ class JobReads(Reading):
                 result, value = result._replace(missing=EXPIRED), None
             return queue, result, value
         return None
+
+    def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
+        """Those of these jobs that wait since a worker gave them back, by id. The outbox's last RECENT_MAX entries are
+        read; what they do not have is left out."""
+        open_ids = {
+            job.id
+            for job in jobs
+            if job.state in (State.READY, State.SCHEDULED) and "claim" in job.fields
+        }
+        found: dict[str, GivenBack] = {}
+        if not open_ids:
+            return found
+        asked = [["XREVRANGE", self._keys(queue)("outbox"), "+", "-", "COUNT", RECENT_MAX]]
+        try:
+            (entries,) = yield from self._delivery.ask(asked, queue)
+        except (QueueDamaged, ServerUnsuitable):
+            # How the jobs stand can be told without it.
+            return found
+        for entry_id, flat in entries:
+            try:
+                entry = decode(entry_id, pairs_of(flat))
+            except Undecodable:
+                continue
+            if entry.event not in _STEPS:
+                continue
+            for event in entry.jobs:
+                if event.job_id in open_ids and entry.event is Event.ROLLED_BACK:
+                    found[event.job_id] = GivenBack(event.fields["reason"], entry.by, entry.at_ms)
+                open_ids.discard(event.job_id)
+        return found
 
     def known_tasks(self, queue: str) -> Plan[KnownTasks]:
         """Which tasks the workers have that work for the queue now."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rq_core import errors
+from rq_core.model.counted import counted
 from rq_core.model.job import error_of, spec_of
 from rq_core.model.keys import KEYS, check_name, is_name, queues_key
 from rq_core.model.limits import CapEntry
@@ -73,7 +74,7 @@ class Listed:
             return ""
         shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])
         more = ", …" if len(self.strays) > STRAYS_SHOWN else ""
-        many = f"{len(self.strays):,} {'entry' if len(self.strays) == 1 else 'entries'}"
+        many = counted(len(self.strays), "entry", "entries")
         return (
             f"the list of queues has {many} that can name no queue: {shown}{more};"
             " `rq-core doctor --repair` removes them"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+from rq_core.model.counted import counted
 from rq_core.model.machine import DEFAULT_PRIORITY, State
 from rq_core.model.outcome import reason_of
-from rq_core.views.jobs import ListedJob, job_document, unknown_task
+from rq_core.model.reasons import Reason
+from rq_core.views.jobs import ListedJob, blind_returns, job_document, number, unknown_task
 from rq_core.views.scopes import standing_rows
 from rq_core.views.text import ago, one_line
 
@@ -49,9 +52,57 @@ def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
     rows.append(("arguments", lost if job.spec is None else _json(facts["args"])))
     if facts.get("headers"):
         rows.append(("headers", _json(facts["headers"])))
+    return rows + _needs(row, now_ms) + standing_rows(standing, now_ms)
+
+
+_WHY: Final[Mapping[str, str]] = {
+    Reason.UNKNOWN_TASK: "the worker does not have its task",
+    Reason.UNKNOWN_ARGUMENTS: "the worker's task does not take its arguments",
+    Reason.LANE_CHANGED: "its producer did not know the caps of its task",
+    Reason.SUSPECT: "it has lost a worker, and another such job ran on this one",
+    Reason.SNOOZED: "its handler raised Snooze",
+    Reason.SHUTDOWN: "the worker stopped",
+    Reason.NOT_STARTED: "the worker could not start a thread or a process for it",
+    Reason.NEW_EPOCH: "Redis began an epoch between the claim and its answer",
+    Reason.LATE: "its lease was nearly over before its handler could begin",
+    Reason.NO_ROOM: "the worker had no free place for it any more",
+}
+"""What the reasons of a return mean."""
+_OR_CANCEL: Final = "or end the job with `rq-core cancel ID`"
+_TO_DO: Final[Mapping[str | None, str]] = {
+    Reason.UNKNOWN_TASK: f"start a worker whose code has the task, {_OR_CANCEL}",
+    Reason.UNKNOWN_ARGUMENTS: 'the log of the worker says why ("job cannot be run here"): start a worker whose task'
+    f" takes the arguments, {_OR_CANCEL} and enqueue it with others",
+}
+"""What an operator does about a return that repeats itself."""
+
+
+def _needs(row: ListedJob, now_ms: float) -> Rows:
+    """Return who gave a job back, which worker it waits for, and what an operator does."""
+    rows = _given_back(row, now_ms)
     if unknown := unknown_task(row):
         rows.append(("waits for", f"a worker: {unknown}"))
-    return rows + standing_rows(standing, now_ms)
+    elif row.waits and not row.known.workers:
+        rows.append(("waits for", f"a worker: none runs for {row.job.queue}"))
+    reason = Reason.UNKNOWN_TASK if unknown else row.back and row.back.reason
+    if reason == Reason.UNKNOWN_TASK and row.task_known:
+        # A worker that has it may claim it next.
+        reason = None
+    if reason in _TO_DO:
+        rows.append(("to do", _TO_DO[reason]))
+    return rows
+
+
+def _given_back(row: ListedJob, now_ms: float) -> Rows:
+    if row.back is None:
+        blind = blind_returns(row)
+        where = f"`rq-core audit history {row.job.id}` says why, if the queue is mirrored"
+        return [("given back", f"{blind}; {where}")] if blind else []
+    reason, by, at_ms = row.back
+    why = f"{reason}, {_WHY[reason]}" if reason in _WHY else reason
+    times = number(row.job, "unknown")
+    often = f"{counted(times, 'time')}, last " if times > 1 else ""
+    return [("given back", f"{often}by {by}, {ago(at_ms, now_ms)}: {why}")]
 
 
 def ended_rows(queue: str, result: Result, value: str | None, now_ms: float) -> Rows:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rq_core.model.counted import counted
 from rq_core.model.job import place_in
 from rq_core.model.machine import (
     DEFAULT_MAX_ATTEMPTS,
@@ -21,6 +22,7 @@ from rq_core.views.table import Found
 from rq_core.views.text import shortened, span
 
 if TYPE_CHECKING:
+    from rq_core.protocol.job_reads import GivenBack
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.plan import Plan
     from rq_core.protocol.presence import KnownTasks
@@ -30,10 +32,21 @@ ALIVE: Final = tuple(state for state in State if state is not State.DEAD)
 
 
 class ListedJob(NamedTuple):
-    """A job, and which tasks the workers of its queue have."""
+    """A job, which tasks the workers of its queue have, and how a worker gave it back."""
 
     job: JobState
     known: KnownTasks
+    back: GivenBack | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a worker could claim it, now or later."""
+        return self.job.state in (State.READY, State.SCHEDULED)
+
+    @property
+    def task_known(self) -> bool | None:
+        """Whether a live worker has its task; None: that is not known, or there is no worker."""
+        return self.known.knows(self.job.fields.get("task"))
 
 
 # What is asked.
@@ -46,6 +59,7 @@ def listed(
     wanted = states or ALIVE
     found = yield from calls.reads.jobs(queue, states=wanted, task=task, limit=limit)
     known = yield from calls.reads.known_tasks(queue)
+    back = yield from calls.reads.given_back(queue, found.jobs)
     of_task = f" of task {task}" if task is not None else ""
     *others, last = map(str, wanted)
     either = f"{', '.join(others)} or {last}" if others else last
@@ -59,7 +73,7 @@ def listed(
     if not known.workers:
         notes.append(f"no worker runs for {queue}")
     return Found(
-        [ListedJob(job, known) for job in found.jobs],
+        [ListedJob(job, known, back.get(job.id)) for job in found.jobs],
         empty=f"no jobs{of_task} in {queue} are {either}",
         notes=notes,
         unread=found.damaged,
@@ -107,15 +121,28 @@ def since(job: JobState | None, now_ms: float) -> str:
 
 def unknown_task(row: ListedJob) -> str:
     """Return a sentence if a job waits whose task no live worker has; else empty."""
-    waits = row.job.state in (State.READY, State.SCHEDULED)
-    has = row.known.knows(row.job.fields.get("task"))
-    return "no live worker has told of this task" if waits and has is False else ""
+    return "no live worker has told of this task" if row.waits and row.task_known is False else ""
+
+
+def blind_returns(row: ListedJob) -> str:
+    """Return how often workers gave a waiting job back, where the outbox does not say why; else empty."""
+    times = number(row.job, "unknown")
+    blind = row.waits and row.back is None and times
+    return (
+        f"{counted(times, 'time')} by workers that lack its task or refuse its arguments"
+        if blind
+        else ""
+    )
 
 
 def notes(row: ListedJob, now_ms: float) -> str:
     """Return what else there is to say of a job."""
     job, fields = row.job, row.job.fields
     found = [unknown_task(row)]
+    if row.back is not None:
+        found.append(f"given back: {row.back.reason}")
+    elif blind := blind_returns(row):
+        found.append(f"given back {blind}")
     due_ms = number_in(fields.get("due"))
     if job.state is State.SCHEDULED and due_ms is not None:
         left = due_ms - now_ms
@@ -179,8 +206,11 @@ def job_document(job: JobState) -> dict[str, Any]:
 
 
 def listed_document(row: ListedJob) -> dict[str, Any]:
-    """Return a job for programs, and whether a worker knows its task."""
-    return job_document(row.job) | {"task_known": row.known.knows(row.job.fields.get("task"))}
+    """Return a job for programs, whether a worker knows its task, and how a worker gave it back."""
+    return job_document(row.job) | {
+        "task_known": row.task_known,
+        "given_back": None if row.back is None else row.back._asdict(),
+    }
 
 
 def name_document(held: Held) -> dict[str, Any]:

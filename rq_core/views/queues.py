@@ -64,7 +64,7 @@ def queue_notes(found: QueueOverview, _now_ms: float) -> str:
     from rq_core.metrics.causes import mirror_behind
 
     paused = ["paused"] if found.paused else []
-    lanes = [f"{found.waiting:,} in lanes"] if found.waiting else []
+    lanes = [f"{counted(found.waiting, 'job')} in lanes"] if found.waiting else []
     ready = [f"{n:,} {p}" for p, n in found.ready.items() if n and p != DEFAULT_PRIORITY]
     full = [f"full: {each.scope}" for each in found.full_scopes]
     known = [f"{counted(found.remembered, 'id')} remembered"] if found.remembered else []

@@ -35,6 +35,7 @@ from rq_core.errors import (
     LeaseLost,
     WorkerStopping,
 )
+from rq_core.model.counted import counted
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.model.logs import warn_with_traceback
@@ -132,7 +133,7 @@ class Executor:
         most = task.options.max_losses
         if spec.open_losses and most is not None and claim.losses >= most:
             lost = RuntimeError(
-                f"it has lost {claim.losses} workers, and its task has max_losses={most}"
+                f"it has lost {counted(claim.losses, 'worker')}, and its task has max_losses={most}"
             )
             self._refuse(claim, "final", Reason.POISON, lost)
             return None

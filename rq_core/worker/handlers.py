@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rq_core.connections.client import Client
 from rq_core.errors import HandlerSignal, JobCancelled, LeaseLost
+from rq_core.model.counted import counted
 from rq_core.model.job import Claim
 from rq_core.model.reasons import Reason
 from rq_core.worker.capacity import Capacity
@@ -185,7 +186,10 @@ class Handlers:
 
     def _give_back(self, late: Sequence[Claim]) -> None:
         """Begin none of these, whose leases may be over. A claim that is no longer in force refuses that."""
-        log.warning("%d claimed jobs could not be begun in time, and are given back", len(late))
+        many = counted(len(late), "claimed job")
+        log.warning(
+            "%s could not be begun in time; the worker gives back what it did not begin", many
+        )
         for claim in late:
             self._groups.settle(Settlement(claim, "rollback", 0, Reason.LATE))
         self._capacity.taken -= len(late)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
+from rq_core.model.counted import counted
 from rq_core.worker.options import WorkerOptions
 
 log = logging.getLogger(__package__)
@@ -85,7 +86,7 @@ class Lifetime:
         """Retire when the worker has had its share of jobs, or has more memory than it may."""
         jobs, memory = self.options.max_jobs, self.options.max_memory
         if jobs is not None and self.stats.claimed >= jobs:
-            self.retire(f"{self.stats.claimed} jobs claimed")
+            self.retire(f"{counted(self.stats.claimed, 'job')} claimed")
         elif memory is not None and time.monotonic() - self._measured > MEASURE_EVERY_S:
             self._measured = time.monotonic()
             if (resident := resident_bytes()) > memory:

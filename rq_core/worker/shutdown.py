@@ -9,6 +9,7 @@ from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError, WorkerStopping
+from rq_core.model.counted import counted
 from rq_core.model.reasons import Reason
 from rq_core.worker.handlers import Handlers
 from rq_core.worker.lifetime import Lifetime, end_tasks
@@ -53,8 +54,8 @@ class Shutdown:
             await end_tasks(began)
         if (unsettled := self._handlers.executor.unsettled) and lifetime.stops < 2:
             log.info(
-                "stopping: %d jobs have %.3g s to finish",
-                len(unsettled),
+                "stopping: %s %.3g s to finish",
+                counted(len(unsettled), "job has", "jobs have"),
                 lifetime.grace_left(),
                 extra={"worker": lifetime.worker},
             )
@@ -118,8 +119,8 @@ class Shutdown:
             if why == str(self._lifetime.failure):
                 why = "that has not changed"
             log.error(  # noqa: TRY400 - the traceback would say nothing more
-                "could not report %d finished jobs: %s; they run again when their leases expire",
-                len(group.finished),
+                "could not report %s: %s; what is not reported runs again when its lease expires",
+                counted(len(group.finished), "finished job"),
                 why,
                 extra={"worker": self._lifetime.worker},
             )

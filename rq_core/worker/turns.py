@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
+from rq_core.model.counted import counted
 from rq_core.model.reasons import Reason
 from rq_core.protocol.claims import Claimed, extend
 from rq_core.protocol.plan import Call
@@ -216,8 +217,8 @@ class Turns:
         lost = set(answer.lost)
         if lost:
             log.warning(
-                "a claim was answered after %.1f s: %d of its %d jobs have lost their leases, and are not begun",
-                *(sent - asked.sent, len(lost), len(jobs)),
+                "a claim was answered after %.1f s: of %s, %d had lost the lease by then, and is not begun",
+                *(sent - asked.sent, counted(len(jobs), "job"), len(lost)),
                 extra={"queue": asked.queue.name},
             )
         kept = tuple(claim for claim in claimed.jobs if claim.id not in lost)
@@ -228,7 +229,8 @@ class Turns:
     ) -> bool:
         """Take note of what became of settlements. True: not done, they are tried again."""
         if isinstance(result, RqCoreError):
-            log.error("%d jobs could not be reported, trying again: %s", len(group), result)
+            many = counted(len(group), "job")
+            log.error("%s could not be reported, trying again: %s", many, result)
             for settlement in group:
                 self._groups.of[settlement.claim.queue].finished.append(settlement)
             return True

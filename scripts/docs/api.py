@@ -6,7 +6,7 @@ import enum
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, ForwardRef
 
 import click
 
@@ -30,6 +30,22 @@ VARIABLES: Final = {
     " and a worker starts although its app declares none of its `--queues`",
 }
 """The environment variables that the packages read, and what each says."""
+
+
+HIDDEN: Final = {
+    "App": "redactor returned_of settings declaration new_job connect_to client async_client",
+    "Cap": "family",
+    "JobContext": "tell",
+    "JobHandle": "is_of",
+    "Limit": "interval_us latest_resume_ms furthest_us",
+    "Named": "ties replaces delay_ms arguments function function_name has_named_function caps check name naming",
+    "RetryPolicy": "delay verdict",
+    "Rate": "family",
+    "Task": "lane_of_claim",
+}
+"""Members, by class, that other rooms of rq_core call and programs of users do not."""
+_MADE_BY_RQ_CORE: Final = ("AsyncTask", "JobHandle", "NewJob", "PreparedTask", "Task")
+"""Classes that a program gets from rq-core and does not make, so how they are made is not shown."""
 
 
 _NAMES: Final[list[str]] = vars(rq_core)["__all__"]
@@ -57,7 +73,8 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
         yield prose(inspect.getdoc(thing) or "")
         yield "\n".join(f"- `{member.value}`" for member in thing)
     elif isinstance(thing, type):
-        yield _signature(name, thing)
+        if name not in _MADE_BY_RQ_CORE:
+            yield _signature(name, thing)
         yield prose(inspect.getdoc(thing) or "")
         made = vars(thing).get("__init__")
         if made is not None and made.__doc__:
@@ -88,7 +105,8 @@ def _members(cls: type) -> list[str]:
             shown = isinstance(value, property) or inspect.isfunction(value)
             if shown and not name.startswith("_") and inspect.getdoc(value):
                 found[name] = None
-    return list(found)
+    hidden = {name for each in cls.__mro__ for name in HIDDEN.get(each.__name__, "").split()}
+    return [name for name in found if name not in hidden]
 
 
 def _signature(name: str, function: Any) -> str:
@@ -128,13 +146,15 @@ def _parameter(parameter: inspect.Parameter) -> str:
     if parameter.default is not inspect.Parameter.empty:
         default = parameter.default
         value = str(default) if isinstance(default, enum.Enum) else repr(default)
-        text += f" = {_ADDRESS.sub('…', value)}"
+        text += f" = {_ADDRESS.sub('…', value).replace('mappingproxy({})', '{}')}"
     return text
 
 
 def _type(annotation: object) -> str:
     if annotation is inspect.Parameter.empty:
         return ""
+    if isinstance(annotation, ForwardRef):
+        annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
         return annotation.strip("'\"")
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
@@ -163,7 +183,9 @@ def _commands(group: click.Group, path: str) -> Iterator[str]:
         yield _help(command)
         if isinstance(command, click.Group):
             yield from _commands(command, title)
-        elif rows := [_option(each) for each in command.params if isinstance(each, click.Option)]:
+            continue
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        if rows := [_option(each) for each in options if not each.hidden]:
             yield table(("option", "meaning"), rows)
 
 

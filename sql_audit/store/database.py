@@ -41,6 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from rq_core.installing import pip_install
 from rq_core.masking import masked
 from sql_audit.errors import (
     AuditEncoding,
@@ -137,7 +138,7 @@ class Database:
             """Its connections only read."""
         except ModuleNotFoundError:
             raise AuditUnavailable(
-                url=self.url, why='no driver is installed: pip install "rq-core[postgres]"'
+                url=self.url, why=f"no driver is installed: {pip_install('postgres')}"
             ) from None
 
     @property

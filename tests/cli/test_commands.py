@@ -596,6 +596,35 @@ def test_one_client_of_the_embedded_server_is_told_in_the_singular(
     assert ", process 7, 1 client, " in cli.ok("server", "status")
 
 
+@pytest.mark.parametrize(
+    ("words", "url", "directory"),
+    [
+        ((), "embedded://here", "here"),
+        ((), "embedded:///a/b%20c?idle=5", "/a/b c"),
+        ((), "embedded://", ".rq-core"),
+        ((), "redis://localhost", ".rq-core"),
+        (("--dir", "there"), "embedded://here", "there"),
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_the_embedded_server_is_that_of_the_environment_unless_one_is_named(
+    command: str,
+    words: tuple[str, ...],
+    url: str,
+    directory: str,
+    cli: CommandLine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They looked into .rq-core while every other command used the folder of RQ_CORE_REDIS_URL."""
+    monkeypatch.chdir(tmp_path)
+
+    result = cli("server", command, *words, url=url)
+
+    expected = f"no server runs for {tmp_path / directory}; --dir names that of another folder\n"
+    assert (result.exit_code, result.stdout) == (1 if command == "status" else 0, expected)
+
+
 def test_times_read_well() -> None:
     assert span(0) == "0 s"
     assert span(59_999) == "59 s"

@@ -45,9 +45,24 @@ def test_where_no_server_answers_every_command_names_it_and_the_embedded_one(
     [
         ("http://localhost", "must begin with redis://"),
         ("localhost:6379", "must begin with redis://"),
-        ("redis://localhost:port", "Port could not be cast"),
-        ("redis://localhost:6379/zero", "invalid literal for int() with base 10: 'zero'"),
-        ("redis://localhost:6379/0?colour=blue", "unexpected keyword argument 'colour'"),
+        ("redis://localhost:port", "(its port is not a number up to 65535)"),
+        ("redis://localhost:70000", "(its port is not a number up to 65535)"),
+        ("redis+sentinel://localhost:port/s", "(its port is not a number up to 65535)"),
+        (
+            "redis://localhost:6379/zero",
+            "(its path /zero is not the number of a database, as in redis://HOST:6379/0)",
+        ),
+        ("redis://localhost:6379/-1", "its path /-1 is not the number of a database"),
+        ("redis+sentinel://localhost/s/mail", "mail is not the number of a database"),
+        ("redis://localhost:6379/0?db=mail", "Invalid value for 'db'"),
+        (
+            "redis://localhost:6379/0?colour=blue",
+            "redis='redis://localhost:6379/0' is not valid: must be a URL (it has no option colour: known are",
+        ),
+        ("redis://localhost:6379/0?ssl_ca_certs=x", "no option ssl_ca_certs: known are"),
+        ("unix:///no/such/socket?colour=blue", "no option colour: known are"),
+        ("redis+sentinel://localhost/s?colour=blue", "no option colour: known are"),
+        ("redis+cluster://localhost:1?colour=blue", "no option colour: known are"),
         ("rediss://localhost:1/0?ssl_cert_reqs=perhaps", "Invalid SSL Certificate"),
         ("embedded://x?idle=long", "idle must be a number of seconds"),
         ("unix:///no/such/socket", "no answer from Redis"),
@@ -137,6 +152,20 @@ def test_an_unknown_queue_is_not_made_and_the_known_ones_are_named(
 
     assert expected.format("mail, sms") == cli.line(2, *words)
     assert [q["queue"] for q in cli.json("queues")] == ["mail", "sms"], "it was not made"
+
+
+@pytest.mark.parametrize("command", ["jobs", "dead", "caps", "unique"])
+def test_a_list_without_a_queue_is_that_of_the_only_one_or_names_them(
+    command: str, cli: CommandLine
+) -> None:
+    assert cli.line(1, command) == "this server has no queue"
+    cli.ok("enqueue", "mail", "send")
+    assert cli.ok(command) == cli.ok(command, "mail")
+    cli.ok("enqueue", "sms", "send")
+
+    said = cli.line(2, command)
+
+    assert said.startswith("give a queue: this server has mail, sms. Try ")
 
 
 def test_a_job_that_is_not_live_is_told_with_where_to_ask_next(cli: CommandLine) -> None:

@@ -164,3 +164,95 @@ def test_a_job_that_moves_while_it_is_read_is_listed_once(client: Client) -> Non
 
     assert moved
     assert [(job.id, job.state) for job in found.jobs] == [("b", "ready")]
+
+
+def give_back(client: Client, reason: str, *more: Any) -> None:
+    """A worker claims the first job and gives it back."""
+    (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
+    record = (held.id, held.fence, reason, "null", "", *(more or (0,)))
+    client.run(claims.rollback("mail", "w-1", [record]))
+
+
+@pytest.mark.parametrize(
+    ("reason", "delay_ms", "why", "to_do"),
+    [
+        ("unknown_task", 0, "the worker does not have its task", "start a worker whose code has"),
+        (
+            "unknown_arguments",
+            0,
+            "the worker's task does not take its arguments",
+            'the log of the worker says why ("job cannot be run here")',
+        ),
+        ("snoozed", 60_000, "its handler raised Snooze", ""),
+        ("shutdown", 0, "the worker stopped", ""),
+        ("not_my_turn", 0, "", ""),
+    ],
+)
+def test_a_job_that_was_given_back_says_why_and_what_to_do(
+    reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
+) -> None:
+    """`job` showed a scheduled job, and no word of what it waits for."""
+    enqueue(client, "a")
+    give_back(client, reason, delay_ms)
+
+    shown = cli.ok("job", "a")
+
+    told = re.escape(f"{reason}, {why}" if why else reason)
+    assert re.search(rf"^given back +by w-1, .* ago \(.*\): {told}$", shown, re.MULTILINE)
+    assert (
+        re.search(rf"^to do +.*{re.escape(to_do)}", shown, re.MULTILINE)
+        if to_do
+        else ("to do" not in shown)
+    )
+    assert f"given back: {reason}" in cli.ok("jobs", "mail")
+    for found in (cli.json("job", "a"), *cli.json("jobs", "mail")):
+        assert (found["given_back"]["reason"], found["given_back"]["by"]) == (reason, "w-1")
+
+
+def test_a_job_that_was_given_back_says_so_when_the_event_is_not_in_redis_any_more(
+    cli: CommandLine, client: Client
+) -> None:
+    enqueue(client, "a")
+    give_back(client, "unknown_arguments")
+    client.run(client.calls.delivery.ask([["XTRIM", "rqc:{mail}:outbox", "MAXLEN", 0]]))
+
+    says = "by workers that lack its task or refuse its arguments"
+    assert re.search(
+        rf"^given back +1 time {says}; .*audit history a`", cli.ok("job", "a"), re.MULTILINE
+    )
+    assert f"given back 1 time {says}" in cli.ok("jobs", "mail")
+    assert cli.json("job", "a")["given_back"] is None
+
+
+def test_a_job_that_failed_after_it_was_given_back_says_only_that_it_failed(
+    cli: CommandLine, client: Client
+) -> None:
+    enqueue(client, "a")
+    give_back(client, "shutdown")
+    (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
+    client.run(claims.fail("mail", "w-1", [(held.id, held.fence, "retry", 60_000, "", "null")]))
+
+    assert "given back" not in cli.ok("job", "a") + cli.ok("jobs", "mail")
+
+
+def test_a_job_that_was_given_back_again_says_how_often_and_nothing_to_do_once_a_worker_has_its_task(
+    cli: CommandLine, client: Client
+) -> None:
+    enqueue(client, "a")
+    give_back(client, "unknown_task")
+    cli.ok("edit", "a", "--now")
+    give_back(client, "unknown_task")
+
+    assert re.search(r"^given back +2 times, last by w-1, ", cli.ok("job", "a"), re.MULTILINE)
+    here(client, "w-2", "send")
+    assert "to do" not in cli.ok("job", "a")
+
+
+def test_a_job_that_waits_where_no_worker_runs_says_what_to_do(
+    cli: CommandLine, client: Client
+) -> None:
+    enqueue(client, "a")
+
+    assert re.search(r"^waits for +a worker: none runs for mail$", cli.ok("job", "a"), re.MULTILINE)
+    here(client, "w-2", "bill")
+    assert re.search(r"^to do +start a worker whose code has", cli.ok("job", "a"), re.MULTILINE)

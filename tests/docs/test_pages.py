@@ -1,9 +1,13 @@
 """What a page shows is what happens when a reader types it."""
 
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 
+import rq_core
+from scripts.docs import api
 from tests.docs.transcript import DOCS, Command, File, agrees, play, steps
 
 PLAYED = ["five-minutes.md", "tutorial.md"]
@@ -31,6 +35,21 @@ def test_the_last_command_of_a_played_page_stops_its_server() -> None:
         assert last.line == "rq-core server stop"
 
 
+def test_no_page_and_no_message_installs_rq_core_from_a_package_index() -> None:
+    """No release is on one, so pip would find nothing, or a stranger's package."""
+    root = DOCS.parent
+    files = [root / "README.md", root / "CHANGELOG.md", *DOCS.rglob("*.md")]
+    files += [
+        each
+        for name in ("rq_core", "sql_audit", "scripts/docs")
+        for each in root.joinpath(name).rglob("*.py")
+    ]
+    wrong = re.compile(r"(?<!/)\brq-core\[|pip install ['\"]?rq-core")
+
+    assert len(files) > 100
+    assert [str(each) for each in files if wrong.search(each.read_text())] == []
+
+
 def test_a_difference_between_page_and_print_is_seen() -> None:
     page = ["a job 01a203f26a4870008128bfe1ecee300c", "…", "took … s", "end"]
 
@@ -52,3 +71,37 @@ def test_files_and_commands_are_read_in_the_order_of_the_page() -> None:
         Command("ls", None),
         Command("cat a.py", ["x = 1"]),
     ]
+
+
+@pytest.mark.parametrize(
+    "internal",
+    [
+        "ForwardRef",
+        "mappingproxy",
+        "SQLAlchemy",
+        r"rq_core\.[a-z]+\.",
+        r"\b[a-z]+\.lua\b",
+        r"[ .(`]_[a-z]+(?!\w*`)",
+        r"Operations|Plan\[|: Arguments\b|Naming\b|Verdict\b|\bProducer\b",
+        r"## \w+\n\n+#|## \w+\n\n+$",
+    ],
+)
+def test_the_page_of_the_api_shows_what_users_write_and_nothing_else(internal: str) -> None:
+    assert re.search(internal, (DOCS / "reference" / "api.md").read_text()) is None
+
+
+def test_what_the_page_of_the_api_hides_is_there() -> None:
+    """A member that was renamed would be shown again."""
+    classes: dict[str, type] = {}
+    for public in (getattr(rq_core, each) for each in vars(rq_core)["__all__"]):
+        for each in inspect.getmro(public) if isinstance(public, type) else ():
+            classes[each.__name__] = each
+
+    for name, members in api.HIDDEN.items():
+        assert [each for each in members.split() if not hasattr(classes[name], each)] == []
+
+
+def test_every_option_of_the_command_line_has_a_meaning() -> None:
+    page = (DOCS / "reference" / "command-line.md").read_text()
+
+    assert re.findall(r"^\| `-.*` \| +\|$", page, re.MULTILINE) == []

@@ -1,8 +1,15 @@
 """What users read has none of the phrases that have to be read twice."""
 
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from scripts.docs import words
+from tests.docs.transcript import DOCS
 
 
 @pytest.mark.parametrize(
@@ -55,3 +62,38 @@ def test_a_page_is_exempt_only_while_it_needs_to_be() -> None:
     assert [] == [
         name for name in words.RIGHT if not list(words.found_in((docs / name).read_text()))
     ]
+
+
+_NOUNS = "jobs|queues|workers|events|entries|claims|tasks|names|leases|runs|connections|findings|lanes|clients"
+_PLURAL = re.compile(rf" (?:\w+ )?(?:{_NOUNS})\b")
+_LOGGED = re.compile(rf"%d (?:\w+ )?(?:{_NOUNS})\b")
+
+
+def _plurals(path: Path) -> Iterator[str]:
+    """Texts of a module that put a plural behind a number, whatever that number is."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            for number, behind in itertools.pairwise(node.values):
+                counts = isinstance(number, ast.FormattedValue) and _counts(number)
+                if counts and isinstance(behind, ast.Constant) and _PLURAL.match(behind.value):
+                    yield f"{path.name}:{node.lineno}: {ast.unparse(node)}"
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and _LOGGED.search(text):
+            yield f"{path.name}:{node.lineno}: {text}"
+
+
+def _counts(value: ast.FormattedValue) -> bool:
+    """Whether it looks like a number: a length, or one that is written with its thousands set apart."""
+    inner = value.value
+    length = isinstance(inner, ast.Call) and ast.unparse(inner.func) == "len"
+    spec = ast.unparse(value.format_spec) if value.format_spec else ""
+    words = ast.unparse(inner).lower()
+    return length or "," in spec or words.endswith(("losses", "claimed", "most", "max", "count"))
+
+
+def test_a_number_stands_before_a_noun_that_agrees_with_it() -> None:
+    """It was "1 jobs", "1 connections" and "1 workers"."""
+    files = [*(DOCS.parent / "rq_core").rglob("*.py")]
+
+    assert len(files) > 100
+    assert [found for each in files for found in _plurals(each)] == []

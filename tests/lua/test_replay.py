@@ -772,13 +772,26 @@ def test_a_wrong_password_is_said_at_once(start_redis: Callable[..., Any]) -> No
     with server.client() as control:
         control.config_set("requirepass", "right")
     seen: list[float] = []
-    for name, hint in (("", ""), (":wrong@", ""), ("right@", "; what has no colon .* the user")):
+    where = r"write redis://:\*\*\*@HOST or .* password in place of \*\*\*"
+    for name, words in (
+        ("", rf"NOAUTH.*: {where}\.$"),
+        (":wrong@", r"WRONGPASS .*: the password in the URL is wrong\. .* %40 for @"),
+        ("default:wrong@", "WRONGPASS .*: the user or the password in the URL is wrong"),
+        ("right@", rf"WRONGPASS.*: {where}; what has no colon .* the user\.$"),
+    ):
         url = server.url.replace("redis://", f"redis://{name}")
-        words = rf"NOAUTH.*: write redis://:\*\*\*@HOST or .* password in place of \*\*\*{hint}\.$"
         wrong = pytest.raises(errors.ServerUnsuitable, match=words)
         with Client(url, sleep=seen.append) as client, wrong:
             client.run(client.calls.delivery.handshake("q"))
     assert seen == []
+
+
+def test_a_password_that_the_server_does_not_ask_for_is_said(redis_url: str) -> None:
+    url = redis_url.replace("redis://", "redis://:any@")
+
+    words = "the URL has a password, and the server has none: take it out"
+    with Client(url) as client, pytest.raises(errors.ServerUnsuitable, match=words):
+        client.run(client.calls.delivery.handshake("q"))
 
 
 def test_a_password_that_is_set_later_is_asked_for_too(start_redis: Callable[..., Any]) -> None:

@@ -320,4 +320,4 @@ def test_without_the_extra_the_page_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.startswith("501 text/plain")
-    assert 'pip install "rq-core[metrics]"' in done.stdout
+    assert "pip install '/path/to/rq-core[metrics]' (your clone" in done.stdout

@@ -11,14 +11,12 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 TABLE = Path(__file__).parents[1] / "budgets" / "budgets.toml"
 COUNTED = "RQ_CORE_BUDGETS_COUNTED"
 """Names a file to which every count is added, for `scripts/measure/budgets`."""
-
-TIMES_MORE = 12
 
 _ROW = re.compile(r'^"(?P<name>[^"]+)" = (?P<number>[\d.]+)$')
 _SECTION = re.compile(r"^\[(?P<name>\w+)\]$")
@@ -42,17 +40,6 @@ def check(section: str, name: str, found: float) -> None:
         f"over budget: {section} {name!r} is {found:g}, at most {budget:g}. If it has to cost more, change it in"
         " tests/budgets/budgets.toml and say in the commit what is had for it"
     )
-
-
-def check_least(section: str, name: str, count: Callable[[], float]) -> None:
-    """The same for what a busy machine only ever adds to: the least of three counts, or of more if those do not do."""
-    found = min(count() for _ in range(3))
-    budget = table()[section].get(name, 0.0)
-    for _ in range(TIMES_MORE):
-        if found <= budget or COUNTED in os.environ:
-            break
-        found = min(found, count())
-    check(section, name, found)
 
 
 def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:

@@ -442,7 +442,7 @@ def test_public_names_are_these() -> None:
         "IdempotencyMismatch", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled", "JobContext",
         "JobExpired", "JobFailed", "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled",
         "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob",
-        "NoResult", "NotEdited", "NothingDeclared", "Outcome", "OutcomeUnknown", "PayloadTooLarge",
+        "NoResult", "NotEdited", "NothingDeclared", "Outcome", "OutcomeUnknown", "Patience", "PayloadTooLarge",
         "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "QueueInUse", "Rate", "Refused", "Replaced",
         "RestoredMeanwhile", "ResultUnavailable", "ResultsFull", "RetryLater", "RetryPolicy", "RqCoreError",
         "ScopeFull", "ScopeStatus", "ServerError", "ServerUnavailable", "ServerUnsuitable", "Snooze",

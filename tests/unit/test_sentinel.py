@@ -72,7 +72,7 @@ def test_without_a_password_of_their_own_sentinels_are_sent_none() -> None:
         ("redis+sentinel://a:1/main/x", "x is not the number of a database"),
         ("redis+sentinel://a:1/main?db=first", "first is not the number of a database"),
         ("redis+sentinel://a:1,/main", "'nothing' is not the host:port of a sentinel"),
-        ("redis+sentinel://a:one/main", "Port could not be cast"),
+        ("redis+sentinel://a:one/main", "its port is not a number up to 65535"),
         ("redis+sentinel://a:1/main?nonsense=1", "nonsense"),
     ],
 )

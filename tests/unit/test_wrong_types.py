@@ -15,6 +15,7 @@ from rq_core import (
     Cap,
     Debounce,
     Latest,
+    Patience,
     Rate,
     RetryPolicy,
     RqCoreError,
@@ -77,7 +78,7 @@ LIKE: dict[str, Any] = {
 }  # fmt: skip
 """Whose parameters are those of the call."""
 NOT_CHECKED = {
-    "App.patience": "a test's own", "App.connections": "a test's own", "App.task.function": "tested beside the task",
+    "App.connections": "a test's own", "App.task.function": "tested beside the task",
     "App.enqueue_many.jobs": "tested with the chunks",
     "App.as_completed.allow_in_handler": "true or not, whatever it is",
 }  # fmt: skip
@@ -89,10 +90,10 @@ OF_AN_APP_ELSEWHERE = {
 }  # fmt: skip
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
-    "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit",
+    "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
     "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
-"""Made by rq-core, without arguments, checked by what takes it (Limit), or tested in test_depends.py and
+"""Made by rq-core, without arguments, checked by what takes it (Limit, Patience), or tested in test_depends.py and
 test_context.py."""
 
 
@@ -125,6 +126,9 @@ SAID: list[tuple[Callable[[], Any], str]] = [
     (lambda: App(audit=5), "audit=5 is not valid: must be a URL"),  # type: ignore[arg-type]
     (lambda: App(ids="x"), "ids='x' is not valid: must be a function"),  # type: ignore[arg-type]
     (lambda: App(redact=5), "redact=5 is not valid"),  # type: ignore[arg-type]
+    (lambda: App(patience=5), "patience=5 is not valid: must be a Patience, like Patience(unsent=3.0, unknown=600.0)"),  # type: ignore[arg-type]
+    (lambda: App(patience=Patience(unsent="x")), "unsent='x' is not valid: must be seconds"),  # type: ignore[arg-type]
+    (lambda: App(patience=Patience(unknown=-1)), "unknown=-1 is not valid: must be seconds"),
     (lambda: app().set_cap("q", 5, 1), "scope=5 is not valid: must be text"),  # type: ignore[arg-type]
     (lambda: app().set_cap("mail", "send.to", 1, version=-1), "version=-1 is not valid: must be a whole number from 0"),
     (lambda: app().set_cap("mail", "send.to", 1, version=True), "version=True is not valid"),

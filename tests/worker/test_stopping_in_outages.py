@@ -181,7 +181,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish
     assert event_types(forgetful.owner, job.id) == ["enqueued", "claimed", *ended]
     assert event_types(forgetful.owner, other.id) == ["enqueued"]
     assert _said(caplog, "loads no scripts") == 1
-    assert _said(caplog, "could not report 1 finished jobs") == (not reportable)
+    assert _said(caplog, "could not report 1 finished job:") == (not reportable)
 
 
 async def test_a_worker_that_retires_and_may_report_nothing_ends_after_the_grace(

@@ -10,10 +10,11 @@ their places. A part notes what it is going to do in lists, which most calls do 
     append(actor)                     appends events, before those of the jobs for whose sake the part did this
     write()                           writes, before the script does
 
-A part is a file whose name stands under Parts, in the order in which they run. One with a Fact ends with a job: it comes with each script
-that ends jobs, which calls `decide_parts(id, job, line, outcome, fence)`, with the job's record or its line,, and decides in queues that have the fact. The loader writes that function
-out for each script, since a loop over the parts costs a job 2,700 instructions. The others come with the files that use them. A script runs the three steps
-behind `decide`; a check refuses one that leaves out a step of one of its parts.
+A part is a file whose name stands under Parts, in the order in which they run. One with a Fact ends with a job: each script that ends
+jobs includes it, and calls `decide_parts(id, job, line, outcome, fence)` with the job's record or its line; the part decides in queues
+that have the fact. The loader writes `decide_parts` out for each script, since a loop over the parts costs a job 2,700 instructions.
+Parts without a Fact come with the files that use them. A script runs the three steps behind `decide`; a check refuses a script that
+leaves out a step of one of its parts.
 
 A file names its lists under Lists, and has them in a table `lists` of its own; no other file reads them.
 
