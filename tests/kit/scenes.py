@@ -518,34 +518,29 @@ def handshake_without_meta(seed: Seed) -> Scene:
     return _handshake()
 
 
+def _attach(stamp: str, mode: str) -> Scene:
+    args = {"by": "somebody", "audit_id": "db-1", "stamp": stamp, "mode": mode, "known": 0}
+    return Scene("attach", args, [])
+
+
 @scene
 def attach(seed: Seed) -> Scene:
     _of_every_kind(seed)
-    return Scene(
-        "attach",
-        {"by": "somebody", "audit_id": "db-1", "stamp": "s-1", "mode": "on", "known": 0},
-        [],
-    )
+    return _attach("s-1", "on")
 
 
 @scene
 def attach_in_the_middle(seed: Seed) -> Scene:
     _of_every_kind(seed)
     seed.control.xtrim(seed.keys("outbox"), maxlen=2, approximate=False)
-    return Scene(
-        "attach",
-        {"by": "somebody", "audit_id": "db-1", "stamp": "s-1", "mode": "on", "known": 0},
-        [],
-    )
+    return _attach("s-1", "on")
 
 
 @scene
 def detach(seed: Seed) -> Scene:
     _of_every_kind(seed)
     seed.attach()
-    return Scene(
-        "attach", {"by": "somebody", "audit_id": "db-1", "stamp": "", "mode": "off", "known": 0}, []
-    )
+    return _attach("", "off")
 
 
 @scene
