@@ -249,138 +249,70 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     "expired without a deadline": (lambda log: expired(log, None), "expires, and has no deadline"),
     "expired to death": (lambda log: expired(log, 0, 1), "is dead after 0 failures and 0 losses"),
     "enqueued with its JSON": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC)), None),
-    "other arguments": (
-        lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("a@", "e@"))),
-        "its arguments or its timeout are others",
-    ),
-    "another task": (
-        lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("send", "pay"))),
-        "its JSON is of task 'pay'",
-    ),
-    "JSON of nothing": (
-        lambda log: log.jobs("enqueued", waiting("a", None, "{}")),
-        "its JSON cannot be read",
-    ),
-    "due in the past": (
-        lambda log: log.jobs("enqueued", waiting("a", log.now_ms - 6)),
-        "waits for a time that was over 7 ms before",
-    ),
-    "in line and due": (
-        beginning("enqueued", 1, UNTIL, "send", "normal", 3, 3, "d"),
-        "is scheduled, with place 1 in line and due time",
-    ),
+    "other arguments": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("a@", "e@"))),
+        "its arguments or its timeout are others"),
+    "another task": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("send", "pay"))),
+        "its JSON is of task 'pay'"),
+    "JSON of nothing": (lambda log: log.jobs("enqueued", waiting("a", None, "{}")), "its JSON cannot be read"),
+    "due in the past": (lambda log: log.jobs("enqueued", waiting("a", log.now_ms - 6)),
+        "waits for a time that was over 7 ms before"),
+    "in line and due": (beginning("enqueued", 1, UNTIL, "send", "normal", 3, 3, "d"),
+        "is scheduled, with place 1 in line and due time"),
     "restored": (restored(1, None, "ready"), None),
     "restored as scheduled": (restored(None, None, "scheduled"), "with place None in line"),
     "replaced": (lambda log: replaced(log, "discarded", "enqueued"), None),
     "replaced as Redis fails": (lambda log: replaced(log, "epoch_started"), None),
     "replaced by none": (lambda log: replaced(log), "replaced by b, which did not begin"),
-    "replaced by a later job": (
-        lambda log: replaced(log, "another", "enqueued"),
-        "replaced by b, which did not begin",
-    ),
-    "replaced after a claim": (
-        lambda log: replaced(log, "enqueued", claims=1),
-        "is replaced after 1 claim",
-    ),
-    "retried for a time in the past": (
-        lambda log: settled(log, "retried", 7, 1, None),
-        "waits for a time that was over",
-    ),
-    "dies of no failure": (
-        lambda log: settled(log, "died", "final", 0, None),
-        "dies of a failure that is not counted",
-    ),
+    "replaced by a later job": (lambda log: replaced(log, "another", "enqueued"), "replaced by b, which did not begin"),
+    "replaced after a claim": (lambda log: replaced(log, "enqueued", claims=1), "is replaced after 1 claim"),
+    "retried for a time in the past": (lambda log: settled(log, "retried", 7, 1, None),
+        "waits for a time that was over"),
+    "dies of no failure": (lambda log: settled(log, "died", "final", 0, None), "dies of a failure that is not counted"),
     "dies unknown": (lambda log: settled(log, "died", "unknown_task", 0, None), None),
-    "given back as unknown": (
-        lambda log: settled(log, "rolled_back", UNTIL, "unknown_task", 1),
-        None,
-    ),
-    "given back as unknown twice": (
-        lambda log: settled(log, "rolled_back", UNTIL, "unknown_task", 2),
-        "was given back as unknown 2 times, by the log 1",
-    ),
-    "refused to another worker": (
-        lambda log: settled(log, "settlement_refused", "complete", "stale", worker="w-2"),
-        None,
-    ),
-    "refused to its worker": (
-        lambda log: settled(log, "settlement_refused", "complete", "stale"),
-        "which is in force",
-    ),
+    "given back as unknown": (lambda log: settled(log, "rolled_back", UNTIL, "unknown_task", 1), None),
+    "given back as unknown twice": (lambda log: settled(log, "rolled_back", UNTIL, "unknown_task", 2),
+        "was given back as unknown 2 times, by the log 1"),
+    "refused to another worker": (lambda log: settled(log, "settlement_refused", "complete", "stale", worker="w-2"),
+        None),
+    "refused to its worker": (lambda log: settled(log, "settlement_refused", "complete", "stale"), "which is in force"),
     "claimed after a pause": (lambda log: paused(log, "paused", "resumed"), None),
     "claimed in a pause": (lambda log: paused(log, "paused"), "while the queue is paused"),
-    "other attempts": (
-        lambda log: log.jobs(
-            "enqueued", waiting("a", None, SPEC.replace("{", '{"attempts":5,', 1))
-        ),
-        "its JSON allows 5 attempts, and it says 3",
-    ),
+    "other attempts": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("{", '{"attempts":5,', 1))),
+        "its JSON allows 5 attempts, and it says 3"),
     "the lane of its priority": (lambda log: enqueue(log, "a", lane="2+tenant=acme"), None),
-    "the lane of another priority": (
-        lambda log: enqueue(log, "a", lane="0+tenant=acme"),
-        "is of priority normal, and in lane 0+tenant=acme",
-    ),
-    "cancelled before its claim": (
-        lambda log: cancelled(log, []),
-        None,
-    ),
-    "cancelled with a claim that never was": (
-        lambda log: cancelled(log, ["7-1"]),
-        "ends claim 7-1 of a job that was ready",
-    ),
+    "the lane of another priority": (lambda log: enqueue(log, "a", lane="0+tenant=acme"),
+        "is of priority normal, and in lane 0+tenant=acme"),
+    "cancelled before its claim": (lambda log: cancelled(log, []), None),
+    "cancelled with a claim that never was": (lambda log: cancelled(log, ["7-1"]),
+        "ends claim 7-1 of a job that was ready"),
     "discarded": (lambda log: discarded(log, "tenant=acme", 2), None),
-    "discarded under another cap": (
-        lambda log: discarded(log, "tenant=acme", 1),
-        "finds tenant=acme ≤ 1 full, stored is 2",
-    ),
-    "discarded for what is not its scope": (
-        lambda log: discarded(log, "tenant=wayne", 2),
-        "is no scope of lane 2+tenant=acme",
-    ),
+    "discarded under another cap": (lambda log: discarded(log, "tenant=acme", 1),
+        "finds tenant=acme ≤ 1 full, stored is 2"),
+    "discarded for what is not its scope": (lambda log: discarded(log, "tenant=wayne", 2),
+        "is no scope of lane 2+tenant=acme"),
     "one entry": (two_of_an_entry, None),
-    "a field too many": (
-        lambda log: told_of(log, "succeeded", error="none"),
-        "says error, which is no field of such an event",
-    ),
-    "a field of a claim too many": (
-        lambda log: told_of(log, "claimed", reason="asked for"),
-        "says reason, which is no field",
-    ),
-    "a field too few": (
-        lambda log: told_of(log, "enqueued", max_attempts=None),
-        "does not say max_attempts",
-    ),
-    "a field twice": (
-        lambda log: told_of(log, "succeeded", detail=lambda was: f'{{"fence":"7-1",{was[1:]}'),
-        "not as the mirror writes it",
-    ),
-    "blanks in its JSON": (
-        lambda log: told_of(log, "succeeded", detail=lambda was: was.replace(":", ": ")),
-        "not as the mirror writes it",
-    ),
-    "the task of another": (
-        lambda log: told_of(log, "succeeded", task="pay"),
-        "is said to be of task pay, and the job's is send",
-    ),
-    "claimed for another task": (
-        lambda log: told_of(log, "claimed", task="pay"),
-        "is said to be of task pay, and the job's is send",
-    ),
-    "the end of another claim": (
-        lambda log: told_of(log, "succeeded", claim=7),
-        "is said to be of claim 7, in force is 1",
-    ),
-    "enqueued with a claim": (
-        lambda log: told_of(log, "enqueued", claim=7),
-        "is said to be of claim 7, and it says None",
-    ),
-    "a setting of a job": (
-        lambda log: told_of(log, "policy_changed", job_id="a"),
-        "is about the queue, and names job a",
-    ),
+    "a field too many": (lambda log: told_of(log, "succeeded", error="none"),
+        "says error, which is no field of such an event"),
+    "a field of a claim too many": (lambda log: told_of(log, "claimed", reason="asked for"),
+        "says reason, which is no field"),
+    "a field too few": (lambda log: told_of(log, "enqueued", max_attempts=None), "does not say max_attempts"),
+    "a field twice": (lambda log: told_of(log, "succeeded", detail=lambda was: f'{{"fence":"7-1",{was[1:]}'),
+        "not as the mirror writes it"),
+    "blanks in its JSON": (lambda log: told_of(log, "succeeded", detail=lambda was: was.replace(":", ": ")),
+        "not as the mirror writes it"),
+    "the task of another": (lambda log: told_of(log, "succeeded", task="pay"),
+        "is said to be of task pay, and the job's is send"),
+    "claimed for another task": (lambda log: told_of(log, "claimed", task="pay"),
+        "is said to be of task pay, and the job's is send"),
+    "the end of another claim": (lambda log: told_of(log, "succeeded", claim=7),
+        "is said to be of claim 7, in force is 1"),
+    "enqueued with a claim": (lambda log: told_of(log, "enqueued", claim=7),
+        "is said to be of claim 7, and it says None"),
+    "a setting of a job": (lambda log: told_of(log, "policy_changed", job_id="a"),
+        "is about the queue, and names job a"),
     "two times in an entry": (lambda log: two_of_an_entry(log, at_ms=7), "in one entry with"),
     "two actors in an entry": (lambda log: two_of_an_entry(log, worker="x"), "in one entry with"),
-}
+}  # fmt: skip
 """What happens, and what the violation says; None: there is none."""
 
 
@@ -579,17 +511,13 @@ def delayed(log: MemoryWriter, lane: str | None = LANE, expires: int | None = No
         (["a", 1, None, "normal", None, None, DUE, "normal", 5], "I6", "deadline was 5, and it"),
         (["a", None, DUE, "normal", None, None, *BEFORE], "I6", "changes nothing"),
         (["a", None, DUE, "high", None, None, *BEFORE], "I6", f"leaves the job in lane {LANE}"),
-        (
-            ["a", 1, None, "normal", "1+task=send+tenant=acme", None, *BEFORE],
-            "I6",
-            "without another priority",
-        ),
+        (["a", 1, None, "normal", "1+task=send+tenant=acme", None, *BEFORE], "I6", "without another priority"),
         (["a", 1, None, "high", LANE, None, *BEFORE], "I6", "which has another priority"),
         (["a", 1, None, "high", "1+tenant=wayne", None, *BEFORE], "I6", "has other scopes"),
         (["a", None, DUE + 1, "normal", None, DUE, *BEFORE], "I19", "1 ms after its deadline"),
         (["a", 1, None, "normal", None, 1_000, *BEFORE], "I19", "after its deadline"),
     ],
-)
+)  # fmt: skip
 def test_an_edit_may_change_nothing_else(
     log: MemoryWriter, edited: list[Any], invariant: str, says: str
 ) -> None:
@@ -651,23 +579,9 @@ def restored_named(claims: int) -> Told:
     return (
         "restored",
         [
-            "a",
-            2,
-            None,
-            "ready",
-            "send",
-            "normal",
-            3,
-            3,
-            "d",
-            None,
-            *counts,
-            NAME,
-            None,
-            None,
-            "claim:9",
+            "a", 2, None, "ready", "send", "normal", 3, 3, "d", None, *counts, NAME, None, None, "claim:9",
         ],
-    )
+    )  # fmt: skip
 
 
 def value_told(*told: Any, keep_ms: int | None = 5) -> list[Told]:

@@ -331,21 +331,10 @@ def _of_every_kind(seed: Seed) -> list[tuple[str]]:
     return [
         (i,)
         for i in (
-            "dead-1",
-            "again",
-            "running",
-            "unwanted",
-            "ready",
-            "scheduled",
-            "dead-2",
-            "dead-c",
-            "c-1",
-            "open-c",
-            "behind-c",
-            "nobody",
-            "ready",
+            "dead-1", "again", "running", "unwanted", "ready", "scheduled", "dead-2", "dead-c", "c-1", "open-c",
+            "behind-c", "nobody", "ready",
         )
-    ]
+    ]  # fmt: skip
 
 
 @scene

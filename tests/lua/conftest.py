@@ -15,13 +15,8 @@ from tests.kit.seed import Seed
 
 HERE = Path(__file__).parent
 ON_BOTH = {
-    "test_matrix.py",
-    "test_crash.py",
-    "test_replay.py",
-    "test_remembered.py",
-    "test_killed_server.py",
-    "test_room.py",
-}
+    "test_matrix.py", "test_crash.py", "test_replay.py", "test_remembered.py", "test_killed_server.py", "test_room.py",
+}  # fmt: skip
 ON_ONE = (
     "test_no_read_follows_the_first_write",
     "test_an_error_at_any_read_leaves_every_byte",

@@ -64,16 +64,8 @@ def test_what_is_remembered_stands_in_the_line_the_event_and_results(seed: Seed)
     assert str(len(line)) == after["meta"]["results_bytes"]
     assert line == result_line("succeeded", T + 5, T + DAY, fence=claim.fence, call=CALL)
     assert read_result("a", line)[1:] == (
-        "succeeded",
-        T + 5,
-        claim.fence,
-        T + DAY,
-        CALL,
-        None,
-        None,
-        None,
-        None,
-    )
+        "succeeded", T + 5, claim.fence, T + DAY, CALL, None, None, None, None,
+    )  # fmt: skip
 
 
 def test_a_queue_without_remembered_ids_carries_no_keys_for_them(seed: Seed) -> None:

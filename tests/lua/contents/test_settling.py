@@ -13,15 +13,10 @@ def test_complete_removes_the_job_and_keeps_its_event(seed: Seed) -> None:
 
     assert changes == {
         "jobs": {"a": (f"task=t priority=critical seq=1 since={T}\n{spec()}", None)},
-        "state": {
-            "a": (
-                f"running task=t priority=critical claim=1 fence={T}-2 by=w-1 seq=1 since={T}",
-                None,
-            )
-        },
+        "state": {"a": (f"running task=t priority=critical claim=1 fence={T}-2 by=w-1 seq=1 since={T}", None)},
         "leases": {"a": (T + float(LEASE_MS), None)},
         "outbox": [entry(3, "succeeded", f'[["a","{T}-2"]]')],
-    }
+    }  # fmt: skip
 
 
 def test_outcomes_come_per_job_and_refusals_are_audited(seed: Seed) -> None:

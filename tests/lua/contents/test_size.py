@@ -68,21 +68,8 @@ def test_claim_reads_little_more_than_it_gives_out(seed: Seed) -> None:
 
 
 HOSTILE = [
-    "-",
-    ".",
-    ":",
-    "_",
-    "a",
-    "0",
-    "nil",
-    "null",
-    "job",
-    "slot:x",
-    "A" * 128,
-    "--x",
-    "1.5",
-    "d",
-]
+    "-", ".", ":", "_", "a", "0", "nil", "null", "job", "slot:x", "A" * 128, "--x", "1.5", "d",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -254,13 +254,9 @@ def test_lag_is_from_a_look_at_the_outbox_until_sql_has_what_was_there() -> None
     records = honest()
     records.faults = [Fault("sql_lock", 50, 450)]
     records.progress = [
-        Progress(0, "q", (1, 5), (1, 5)),
-        Progress(100, "q", (1, 7), (1, 5)),
-        Progress(200, "q", None, (1, 6)),
-        Progress(500, "q", (1, 8), (1, 7)),
-        Progress(700, "q", (2, 0), None),
-        Progress(900, "q", (2, 0), (2, 0)),
-    ]
+        Progress(0, "q", (1, 5), (1, 5)), Progress(100, "q", (1, 7), (1, 5)), Progress(200, "q", None, (1, 6)),
+        Progress(500, "q", (1, 8), (1, 7)), Progress(700, "q", (2, 0), None), Progress(900, "q", (2, 0), (2, 0)),
+    ]  # fmt: skip
     found = judge(records)
 
     assert found.lag_s == [0.0, 0.4, 0.4, pytest.approx(0.2), 0.0]
