@@ -27,7 +27,7 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
     queues = ("mail", "reports")
     for queue in queues:
         app.enqueue_many(note.with_options(queue=queue).job(queue=queue) for _ in range(jobs))
-    options = WorkerOptions(queues, weights={"mail": weight}, concurrency=places, burst=True)
+    options = WorkerOptions(queues=queues, weights={"mail": weight}, concurrency=places, burst=True)
     async with asyncio.timeout(30):
         await Worker(app, options).run()
     await app.connections.aclose()
