@@ -45,6 +45,7 @@ from rq_core.scripts.rooms import (
     TABLE,
     build,
     endings_of,
+    facts_of_parts,
     resolve,
     steps_of,
 )
@@ -79,7 +80,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     includes = resolve(lua, script, variant)
     header = script.header
     declared, on_demand = _keys_of(header, includes)
-    known = constants(**_facts_of(header, includes))
+    known = constants(**_facts_of(header, includes), parts=facts_of_parts(lua, variant))
     needed = {word for include in includes.values() for word in include.header.words("Args")}
     if missing := needed - set(argument_names(header)):
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
@@ -172,6 +173,8 @@ def _keys_of(
             if len(each.words("Fact")) != 1:
                 raise HeaderError(f"{each.name}.lua: keys under With need one Fact")
             (fact,) = each.words("Fact")
+            if fact in on_demand:
+                raise HeaderError(f"{each.name}.lua: another part has the Fact {fact} and keys")
             on_demand[fact] = in_order(each.words("With"))
     named = {key for each in headers for key in (*each.words("Keys"), *each.words("Unread"))}
     further = {key for group in on_demand.values() for key in group}

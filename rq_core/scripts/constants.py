@@ -22,6 +22,7 @@ OF_SCRIPT: Final = {
     "AUDITED": "what is read in each call of a queue that is audited: `v`, the counters, and those of the backlog",
     "COUNTED": "how many of these are read in each call: `v` and the counters",
     "LATER": "the counters that stand under Later alone",
+    "PART_FACTS": "the fields of `meta` that switch parts on, see `include/call/parts`",
 }
 """The constants that are not the same in each script, and what they say."""
 
@@ -103,8 +104,11 @@ CONSTANTS: Final = {
 """Name → its value in Lua, and what it says."""
 
 
-def constants(*, meta: Iterable[str], later: Iterable[str]) -> dict[str, str]:
-    """The constants of a script as locals, by name. ``meta`` and ``later`` are the fields under Meta and Later."""
+def constants(*, meta: Iterable[str], later: Iterable[str], parts: Iterable[str]) -> dict[str, str]:
+    """Return the constants of a script as locals, by name.
+
+    ``meta`` and ``later`` are the fields under Meta and Later, ``parts`` the facts of all parts.
+    """
     meta, counters = tuple(meta), settings.COUNTERS
     counted = ["v", *(name for name in meta if name in counters)]
     of_script = (
@@ -112,6 +116,7 @@ def constants(*, meta: Iterable[str], later: Iterable[str]) -> dict[str, str]:
         table(dict.fromkeys([*counted, "backlog_jobs", "backlog_bytes"])),
         str(len(counted)),
         table(name for name in later if name in counters and name not in meta),
+        table(parts),
     )
     values = dict(zip(OF_SCRIPT, of_script, strict=True))
     values |= {name: value for name, (value, _) in CONSTANTS.items()}
