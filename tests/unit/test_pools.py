@@ -49,7 +49,7 @@ async def test_one_connection_serves_one_exchange_after_another(
 
 @KINDS
 @pytest.mark.parametrize("how", ["ends it", "speaks unasked"])
-async def test_a_connection_whose_server_does_what_nobody_asked_for_is_not_used_again(
+async def test_a_connection_whose_server_does_what_no_command_asked_for_is_not_used_again(
     valkey_url: str, kind: type[Any], how: str
 ) -> None:
     """What is sent to an end would count as sent, and its outcome as unknown; an old reply would be taken for the next
