@@ -103,15 +103,8 @@ def test_workers_go_on_while_their_mirror_may_not_write(
         crew.app.connect_to(valkey_url)
         try:
             words = [
-                "worker",
-                "tests.kit.crew:app",
-                "-q",
-                "crew",
-                "--redis",
-                valkey_url,
-                "--audit",
-                str(audit),
-            ]
+                "worker", "tests.kit.crew:app", "-q", "crew", "--redis", valkey_url, "--audit", str(audit),
+            ]  # fmt: skip
             with Child(
                 [*BOUND, sys.executable, "-m", "rq_core.cli", *words],
                 tmp_path / "worker.log",
