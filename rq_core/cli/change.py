@@ -186,7 +186,7 @@ def _meaning(outcome: str) -> str:
 
 def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str, list[str]]:
     """Return which of the jobs are in which queue; a job that is nowhere is left out."""
-    where = known_queues(client, *([queue] if queue is not None else []))
+    where = known_queues(client, queue)
     if queue is not None:
         return {queue: list(dict.fromkeys(ids))} if ids else {}
     found: dict[str, list[str]] = {}

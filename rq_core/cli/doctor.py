@@ -11,6 +11,7 @@ import click
 
 from rq_core.cli.options import (
     actor,
+    audit_url_option,
     by_option,
     connect,
     force_option,
@@ -23,7 +24,6 @@ from rq_core.cli.text import say
 from rq_core.errors import LayoutMismatch, QueueDamaged, RqCoreError
 from rq_core.model import plugins
 from rq_core.model.counted import counted
-from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol import server_check
 
 if TYPE_CHECKING:
@@ -36,14 +36,7 @@ if TYPE_CHECKING:
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1)
 @click.option("--repair", "mend", is_flag=True, help="Mend what is found.")
 @by_option
-@click.option(
-    "--audit",
-    "audit_url",
-    envvar=AUDIT_URL_VARIABLE,
-    show_envvar=True,
-    metavar="URL",
-    help="Compare queues that are mirrored with this database, too.",
-)
+@audit_url_option("Compare queues that are mirrored with this database, too.")
 @server_options
 @force_option()
 @json_option
@@ -62,7 +55,8 @@ def doctor(
     A mirror that is more than a minute behind is named, too. Changes nothing without --repair. The exit status is 1 if
     differences are left, a mirror is behind, or the database does not answer, is empty or has nothing of a queue whose
     log is on; and 2 if it only cannot be told whether SQL agrees. `rq-core audit restore` puts back what Redis lost and
-    SQL has. The doctor reads whole queues.
+    SQL has. The doctor reads whole queues, large ones in pages: sums, wake tokens, turns of fair queues and blocked
+    lanes of such a queue are compared only if it does not change meanwhile.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []

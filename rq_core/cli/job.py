@@ -39,7 +39,7 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     remembered or its result kept, this says how it ended, and what its handler returned.
     """
     with connect(redis_url, prefix) as client:
-        where = known_queues(client, *([queue] if queue is not None else []))
+        where = known_queues(client, queue)
         reads = client.calls.reads
         found = client.run(reads.job(job_id, where))
         if found is not None:

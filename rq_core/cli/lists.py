@@ -84,7 +84,7 @@ def workers(queue: str | None, redis_url: str, prefix: str, *, as_json: bool) ->
     """
     view = LISTS["workers"]
     with connect(redis_url, prefix) as client:
-        queues = known_queues(client, *([queue] if queue is not None else []))
+        queues = known_queues(client, queue)
         found = client.run(view.query(client.calls, queues))
     show(view, found, as_json=as_json)
 
@@ -94,7 +94,7 @@ listed_queue_argument = click.argument("queue", required=False)
 
 def _queue_of(client: Client, given: str | None) -> str:
     """Return the queue that was given, which must be there, or the only one that there is. Raises UsageError."""
-    known = known_queues(client, *([] if given is None else [given]))
+    known = known_queues(client, given)
     if len(known) == 1:
         return known[0]
     if not known:
@@ -150,14 +150,7 @@ def dead(**given: Any) -> None:
 
 @click.command()
 @listed_queue_argument
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Most scopes to list.",
-)
+@limit_option("scopes")
 @server_options
 @json_option
 def caps(**given: Any) -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rq_core.cli.options import server_options
+from rq_core.cli.options import audit_url_option, server_options
 from rq_core.cli.text import print_table, say
-from rq_core.model.url import AUDIT_URL_VARIABLE
 
 if TYPE_CHECKING:
     from rq_core.metrics.table import Family
@@ -29,14 +28,7 @@ def _most(family: Family) -> str:
     metavar="[HOST:]PORT",
     help="Where Prometheus asks, at /metrics.",
 )
-@click.option(
-    "--audit",
-    "audit_url",
-    metavar="URL",
-    envvar=AUDIT_URL_VARIABLE,
-    show_envvar=True,
-    help="The audit database, for metrics of the log.",
-)
+@audit_url_option("The audit database, for metrics of the log.")
 @click.option("--once", is_flag=True, help="Print the metrics once, and end.")
 @click.option(
     "--list",

@@ -15,7 +15,7 @@ import click
 from rq_core.cli.text import say
 from rq_core.errors import TargetBroken, UnknownQueue
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
-from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
+from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -59,8 +59,8 @@ verbose_option = click.option(
 )
 
 
-def limit_option(what: str, most: int) -> Callable[[F], F]:
-    """``--limit``: how many of these a command lists, 100 by default and ``most`` at the most."""
+def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
+    """``--limit``: how many of these a command lists, 100 by default and ``most`` (None: any number) at the most."""
     return click.option(
         "--limit",
         type=click.IntRange(1, most),
@@ -69,6 +69,21 @@ def limit_option(what: str, most: int) -> Callable[[F], F]:
         metavar="N",
         help=f"Most {what} to list.",
     )
+
+
+def audit_url_option(says: str) -> Callable[[F], F]:
+    """``--audit``: the audit database, which need not be given."""
+    return click.option(
+        "--audit", "audit_url", metavar="URL", envvar=AUDIT_URL_VARIABLE, show_envvar=True, help=says,
+    )  # fmt: skip
+
+
+def wait_option(seconds: float, says: str) -> Callable[[F], F]:
+    """``--wait``: how long a command waits for the mirror, by default so many seconds."""
+    return click.option(
+        "--wait", "wait_s", type=click.FloatRange(min=0), default=seconds, show_default=True, metavar="SECONDS",
+        help=says,
+    )  # fmt: skip
 
 
 def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -165,11 +180,13 @@ def connect(redis_url: str, prefix: str) -> Client:
     )
 
 
-def known_queues(client: Client, *queues: str, told: bool = False) -> list[str]:
-    """Return the queues given, or all that the user may read if none is. Raises UnknownQueue, or InvalidName.
+def known_queues(client: Client, *given: str | None, told: bool = False) -> list[str]:
+    """Return the queues given (None is no queue), or all that the user may read if none is. Raises UnknownQueue, or
+    InvalidName.
 
     What can name no queue is told on standard error, unless it was ``told``; so is what the user may not read.
     """
+    queues = [queue for queue in given if queue is not None]
     for queue in queues:
         check_name("queue", queue)
     listed = client.run(client.calls.reads.listed())

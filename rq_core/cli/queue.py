@@ -16,6 +16,7 @@ from rq_core.cli.options import (
     known_queues,
     print_json,
     server_options,
+    wait_option,
 )
 from rq_core.cli.text import say
 from rq_core.errors import QueueInUse
@@ -41,15 +42,7 @@ def queue() -> None:
     help="Cancel the jobs that wait and remove the dead ones first (needs --reason), and delete it although workers"
     " work for it.",
 )
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(min=0),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait until the mirror has copied the event.",
-)
+@wait_option(60.0, "How long to wait until the mirror has copied the event.")
 @audited_options
 @server_options
 @json_option

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from rq_core.cli.options import (
+    audit_url_option,
     connect,
     json_option,
     known_queues,
@@ -18,7 +19,6 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import say
 from rq_core.model import plugins
-from rq_core.model.url import AUDIT_URL_VARIABLE
 
 
 @click.command()
@@ -32,13 +32,7 @@ from rq_core.model.url import AUDIT_URL_VARIABLE
     metavar="SECONDS",
     help="Wait so long for the job's end. By default its end is not waited for.",
 )
-@click.option(
-    "--audit",
-    "audit_url",
-    envvar=AUDIT_URL_VARIABLE,
-    metavar="URL",
-    help=f"The audit database, which knows how jobs ended that have left Redis.  [env: {AUDIT_URL_VARIABLE}]",
-)
+@audit_url_option("The audit database, which knows how jobs ended that have left Redis.")
 @server_options
 @json_option
 def result(
@@ -60,7 +54,7 @@ def result(
     from rq_core.model.outcome import Gone, Succeeded
 
     with connect(redis_url, prefix) as client:
-        where = known_queues(client, *([queue] if queue is not None else []))
+        where = known_queues(client, queue)
         found = queue or _queue_of(client, job_id, where)
     found = found or _queue_in_log(job_id, audit_url)
     if found is None:

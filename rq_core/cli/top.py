@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from rq_core.cli.options import json_option, print_json, server_options
+from rq_core.cli.options import audit_url_option, json_option, print_json, server_options
 from rq_core.cli.text import terminal
 from rq_core.model.counted import counted
 from rq_core.model.text import shorten
-from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.views.text import fit, oldest, one_line
 
 if TYPE_CHECKING:
@@ -73,13 +72,8 @@ class Frame(NamedTuple):
     metavar="SECONDS",
     help="How often to look.",
 )
-@click.option(
-    "--audit",
-    "audit_url",
-    metavar="URL",
-    envvar=AUDIT_URL_VARIABLE,
-    show_envvar=True,
-    help="The audit database: for the claims that ended per second, and whether it answers.",
+@audit_url_option(
+    "The audit database: for the claims that ended per second, and whether it answers."
 )
 @server_options
 @json_option

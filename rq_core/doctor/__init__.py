@@ -1,14 +1,14 @@
-"""Whether a queue's indexes and its log agree with ``jobs`` and ``state`` (invariant I8), and how to mend it.
+"""Compares a queue's indexes and its log with ``jobs`` and ``state`` (invariant I8), and mends the differences.
 
-`examine` takes a snapshot and does no I/O; `diagnose` takes the snapshot itself; `repair` mends
-what was found, as far as Redis or the outbox still know how it was, and looks again.
+`examine` compares a snapshot and does no I/O; `diagnose` reads the queue and compares it; `repair` mends what was
+found, as far as Redis or the outbox has the data, and compares again.
 
     with Client(url) as client:
         found = diagnose(client, "mail")
         left = repair(client, "mail", found, by="ada")
 
-What a running fleet makes untrue for a moment is no finding: a lease that is over and not yet
-swept, a job that is due and not yet promoted.
+A difference that running workers make for a moment is no finding: a lease that has expired and is not swept yet, or a
+job that is due and not promoted yet.
 
 - ``view``: a snapshot of a queue, parsed.
 - ``log``: what the outbox says, and an audit database if there is one.

@@ -11,6 +11,7 @@ from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.image import LISTS, AtLeast, Image, Kept, Want
 from rq_core.doctor.view import View
 from rq_core.model.counted import counted
+from rq_core.model.keys import KEY_TYPES
 from rq_core.model.names import is_name_field, name_field, read_holder
 from rq_core.model.scopes import is_rate
 
@@ -30,6 +31,11 @@ _FACTS: Final = {
     "caps_by_key": "limits of keys are stored",
 }
 
+_OWNERS: Final = {
+    "meta": "fact", "results": "id", "kept": "id", "returned": "id", "rates": "rate", "fair": "key",
+}  # fmt: skip
+"""What the members of a key are there for; those of other keys are there for a job."""
+
 
 def owner_of(key: str, member: str) -> Owner:
     """Return what a member of an index is there for."""
@@ -43,15 +49,7 @@ def owner_of(key: str, member: str) -> Owner:
         return "lane", member
     if key == "slots":
         return "name", member.partition("|")[2]
-    named = {
-        "meta": "fact",
-        "results": "id",
-        "kept": "id",
-        "returned": "id",
-        "rates": "rate",
-        "fair": "key",
-    }
-    return named.get(key, "job"), member.rpartition("|")[2]
+    return _OWNERS.get(key, "job"), member.rpartition("|")[2]
 
 
 def differences(image: Image) -> dict[Owner, list[Edit]]:
@@ -71,17 +69,13 @@ def differences(image: Image) -> dict[Owner, list[Edit]]:
             more = [
                 each
                 for each in more
-                if is_name_field(each) and ("job", _holder(actual[each])) not in unknown
+                if is_name_field(each) and ("job", read_holder(actual[each]).job_id) not in unknown
             ]
         for member in more:
             owner = owner_of(key, member)
             if owner not in unknown and not _returns(key, member):
                 found[owner].append(Edit(key, member, as_text(actual[member]), ""))
     return found
-
-
-def _holder(value: str) -> str:
-    return read_holder(value).job_id
 
 
 def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
@@ -94,6 +88,17 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
         edit = Edit(key, member, as_text(actual), str(want.fresh))
         return edit if is_lost or is_late else None
     return None if actual == want else Edit(key, member, as_text(actual), str(want))
+
+
+def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
+    """Say whether a member is ``now`` as it was when its edit was derived, as repair.lua does. A member that is not
+    among them is taken for unchanged."""
+    actual = now.get((edit.key, edit.member), edit.was)
+    if edit.was == LOWER:
+        return actual == LOWER or _number(actual) < float(edit.value)
+    if actual == edit.was or KEY_TYPES.get(edit.key) != "zset" or "" in (actual, edit.was):
+        return actual == edit.was
+    return float(actual) == float(edit.was)
 
 
 def _number(actual: Any) -> float:
@@ -131,11 +136,16 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
     view, (kind, name) = image.view, owner
     edits = tuple(edits)
     changed = {(edit.key, edit.member) for edit in edits}
-    first = [("line", job_id) for _, job_id in image.lanes.get(name, ())[:1]]
+    first = [job_id for _, job_id in image.lanes.get(name, ())[:1]]
+    first += filter(None, [view.heads.get(name, "").rpartition("|")[2]])
     rests_on = {
         "job": [("line", name)],
         # A job that enters an empty lane may change its head alone.
-        "lane": [("head", name), ("lanes", name), *first],
+        "lane": [
+            ("head", name),
+            ("lanes", name),
+            *(("line", each) for each in dict.fromkeys(first)),
+        ],
         "id": [("line", name), ("results", name)],
         "call slot": [("slots", name)],
         "rate": [("rates", name), ("expiring", f"rate|{name}")],

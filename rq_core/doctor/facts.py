@@ -70,7 +70,7 @@ def _queue(image: Image) -> Iterator[Finding]:
                 "`meta` is gone: a new epoch begins, with default settings;"
                 " whether the queue was paused or fair is not known"
             )
-            yield Finding(Kind.NO_META, says)
+            yield Finding(Kind.NO_META, says, edits=(Edit("meta", "epoch", "", ""),))
     elif not snapshot["outbox"]:
         yield Finding(Kind.NO_OUTBOX, "the outbox is gone: a new epoch begins")
 
@@ -98,7 +98,7 @@ def _wake(image: Image) -> Iterator[Finding]:
     if tokens > 1:
         says = f"there are {tokens} wake tokens instead of one"
         yield Finding(Kind.INDEX, says, edits=edits)
-    elif not tokens and view.facts.get("epoch") and not _gated(image):
+    elif not tokens and view.facts.get("epoch") and not view.is_fuzzy and not _gated(image):
         ready = [job for _, job in image.in_state(State.READY)]
         places = image.places
         count = sum(job.lane is None or places[job.lane].on is None for job in ready)

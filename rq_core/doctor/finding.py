@@ -83,7 +83,7 @@ class Finding:
     @property
     def mendable(self) -> bool:
         """Whether `repair` can do something about it."""
-        return bool(self.edits) or self.kind in (Kind.NO_META, Kind.NO_OUTBOX, Kind.LOG_STRAY)
+        return bool(self.keys) or self.kind in (Kind.NO_META, Kind.NO_OUTBOX, Kind.LOG_STRAY)
 
     @property
     def keys(self) -> list[str]:

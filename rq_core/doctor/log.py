@@ -37,6 +37,8 @@ class Log:
     """Jobs that are named in entries that cannot be read."""
     may_be_restored: bool = False
     """Whether a restore may have let names and ids stand of which only an audit database has the jobs."""
+    moving: set[str] = field(default_factory=set)
+    """Jobs of which an event came while the queue was read in pages."""
     entries: int = 0
     whole: bool = False
     """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
@@ -98,6 +100,8 @@ class Log:
 def read_log(snapshot: Mapping[str, Any]) -> Log:
     """Decode and fold the outbox of a snapshot."""
     log = Log(may_be_restored="audit" in snapshot["meta"])
+    since: str | None = getattr(snapshot, "since", None)
+    first = None if since is None else OutboxId.parse(since)
     before: Entry | None = None
     for entry_id, raw in snapshot["outbox"]:
         if not (number := OutboxId.parse(entry_id)).is_given:
@@ -111,6 +115,8 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
                 _miss(log)
             _fold(log, entry)
             note(log, entry)
+            if first is not None and entry.id > first:
+                log.moving.update(event.job_id for event in entry.jobs)
         except (Undecodable, ValueError, TypeError) as error:
             log.unreadable.append(f"{entry_id}: {error}")
             before = None
@@ -119,16 +125,11 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
             continue
         if entry.event is Event.EPOCH_STARTED and entry.id.seq == 0:
             reason = entry.data["reason"]
-            first = reason == "created" and log.entries == 1
-            if first:
+            is_first = reason == "created" and log.entries == 1
+            if is_first:
                 log.since = Since(entry.id, entry.at_ms)
-            if reason == "created":
-                # The queue was made again, with the defaults.
-                log.settings = {name: str(s.default) for name, s in SETTINGS.items()}
-                log.settings |= dict.fromkeys(FLAGS, "0")
-                log.limits.clear()
             attached = reason == "attached" and snapshot["meta"].get("baseline") == "done"
-            log.whole = log.whole or first or attached
+            log.whole = log.whole or is_first or attached
         before = entry
     return log
 

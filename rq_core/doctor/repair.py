@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.connections.client import Client
 from rq_core.doctor import comparison, facts
+from rq_core.doctor.comparison import is_kept
 from rq_core.doctor.finding import Finding, Kind
 from rq_core.doctor.image import LISTS, Image
 from rq_core.doctor.log import Log, read_log
@@ -15,8 +16,8 @@ from rq_core.doctor.view import UNNAMED, View
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.usable import check_layout
 
-CHUNK: Final = 2_000
-"""About how many edits one repair call makes."""
+CHUNK: Final = 125
+"""About how many members one call reads or edits, so that no call holds up the server for 10 ms."""
 PASSES: Final = 3
 """How often a queue that goes on working is mended before giving up."""
 LOOKS: Final = 3
@@ -51,7 +52,13 @@ def examine(
     image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
     differing = comparison.differences(image)
     of_facts = list(facts.findings(image, differing))
-    return [*comparison.findings(image, differing), *of_facts]
+    found = [*comparison.findings(image, differing), *of_facts]
+    moving = image.view.log.moving
+    return (
+        [f for f in found if moving.isdisjoint((f.job_id, *(f.owner or ())[1:]))]
+        if moving
+        else found
+    )
 
 
 def diagnose(
@@ -79,7 +86,7 @@ def diagnose(
 def _examined(client: Client, queue: str, audit: Audit | None) -> list[Finding]:
     look = None if audit is None else audit()
     if look is None or look.log is None:
-        alone = Look(client.run(client.calls.reads.snapshot(queue)))
+        alone = Look(client.run(client.calls.reads.whole(queue)))
         look = alone if look is None else alone._replace(findings=look.findings)
     check_layout(queue, look.snapshot["meta"])
     return examined(client, queue, look)
@@ -89,7 +96,18 @@ def examined(client: Client, queue: str, look: Look) -> list[Finding]:
     """Say what does not agree in what was read of a queue."""
     now_ms = client.run(client.calls.reads.now_ms(queue))
     keys = queue_keys(queue, client.calls.delivery.prefix)
-    return [*examine(look.snapshot, keys, look.log, now_ms), *look.findings]
+    found = examine(look.snapshot, keys, look.log, now_ms)
+    if getattr(look.snapshot, "since", None) is not None:
+        found = [each for chunk in _chunks(found) for each in _still(client, queue, chunk)]
+    return [*found, *look.findings]
+
+
+def _still(client: Client, queue: str, found: list[Finding]) -> list[Finding]:
+    """Return the findings of a queue that changed while it was read in pages whose members are all still as they were
+    then, now that they are read at one moment. The others are differences between the moments of pages."""
+    edits = [(edit.key, edit.member) for each in found for edit in each.edits]
+    now = client.run(client.calls.reads.members(queue, edits))
+    return [each for each in found if all(is_kept(edit, now) for edit in each.edits)]
 
 
 def repair(
@@ -124,22 +142,20 @@ def repair(
 def carry_out(client: Client, queue: str, findings: list[Finding], *, by: str) -> int:
     """Carry out the edits of findings; returns of how many. The others have moved since they were found."""
     mended = 0
-    for chunk in _chunks(findings):
+    # Each job goes to the head of its list, so the first in line come last.
+    for chunk in _chunks(sorted(findings, key=_place_in_list, reverse=True)):
         records = [(at, *edit) for at, finding in enumerate(chunk) for edit in finding.edits]
         mended += client.run(client.calls.audit.repair(queue, records, by=by))
     return mended
 
 
 def _chunks(findings: list[Finding]) -> Iterator[list[Finding]]:
-    """Each job goes to the head of its list, so the first in line come last."""
     chunk: list[Finding] = []
-    size = 0
-    for finding in sorted(findings, key=_place_in_list, reverse=True):
+    for finding in findings:
         chunk.append(finding)
-        size += len(finding.edits)
-        if size >= CHUNK:
+        if sum(len(each.edits) for each in chunk) >= CHUNK:
             yield chunk
-            chunk, size = [], 0
+            chunk = []
     if chunk:
         yield chunk
 

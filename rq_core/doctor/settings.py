@@ -1,7 +1,8 @@
-"""What the log says of the queue itself, against what its own facts, limits and lists say.
+"""Compares a queue's settings and limits with the log, and reads the rows of its lists.
 
-A change by one of rq-core's calls is an event. What a client wrote past them, with HSET, has none, so the log cannot
-tell who did it and when. The value in Redis is in force all the same: it stands, and the finding says how to log it.
+Each change by a call of rq-core is an event. A change that a client made with HSET has none, so the log cannot say who
+made it and when. The value in Redis is in force all the same: the doctor keeps it, and the finding says how to set it
+back or to log it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rq_core.doctor.finding import Finding, Kind
+from rq_core.doctor.finding import Edit, Finding, Kind
 from rq_core.doctor.view import View
 from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
@@ -26,48 +27,51 @@ SHOWN_MAX: Final = 100
 _WHY: Final = "a client changed it with HSET, or a script was cut short"
 
 
+Row = tuple[str, str, str, str]
+"""What differs from the log: key, member, the difference in words, and what sets it back."""
+
+
 def findings(view: View) -> Iterator[Finding]:
-    """Say what the log tells otherwise, and which rows of lists nothing can be read of."""
+    """Yield what differs from the log, and the rows of lists that cannot be read."""
     if view.facts.get("epoch"):
-        yield from _epoch(view)
-        says = f"{{}}: {_WHY}; {{}}"
-        for differs, how in (*_settings(view), *_limits(view)):
-            yield Finding(Kind.LOG_DIFFERS, says.format(differs, how))
+        for key, member, differs, how in (*_epoch(view), *_settings(view), *_limits(view)):
+            kind = (
+                Kind.UNREADABLE
+                if member == "epoch" and view.log.epoch is None
+                else Kind.LOG_DIFFERS
+            )
+            actual = view.snapshot[key].get(member, "")
+            yield Finding(
+                kind, f"{differs}: {_WHY}; {how}", edits=(Edit(key, member, actual, actual),)
+            )
     yield from _rows(view)
 
 
-def _epoch(view: View) -> Iterator[Finding]:
+def _epoch(view: View) -> Iterator[Row]:
     epoch, logged = view.facts["epoch"], view.log.epoch
-    meta = f"'{view.keys('meta')}'"
+    meta, says = f"'{view.keys('meta')}'", f"epoch is {_shown(epoch)} in `meta`"
     if logged is None:
         try:
             epoch_of(view.keys.queue, epoch)
         except QueueDamaged:
-            says = (
-                f"epoch is {_shown(epoch)} in `meta`, which is no number, and the log has no event"
-            )
             how = f"`redis-cli HDEL {meta} epoch` lets a new epoch begin"
-            yield Finding(Kind.UNREADABLE, f"{says}: {_WHY}; {how}")
+            yield "meta", "epoch", f"{says}, which is no number, and the log has no event", how
     elif epoch != str(logged):
-        says = (
-            f"epoch is {_shown(epoch)} in `meta`, and the last event is of epoch {logged}: {_WHY}"
-        )
         how = f"`redis-cli HSET {meta} epoch {logged}` sets it back"
-        yield Finding(Kind.LOG_DIFFERS, f"{says}; {how}")
+        yield "meta", "epoch", f"{says}, and the last event is of epoch {logged}", how
 
 
-def _settings(view: View) -> Iterator[tuple[str, str]]:
-    """Yield the settings that differ, and what sets each back."""
+def _settings(view: View) -> Iterator[Row]:
     for name, logged in sorted(view.log.settings.items()):
         default = str(SETTINGS[name].default) if name in SETTINGS else "0"
         actual = view.facts.get(name, default)
         if actual != logged:
             differs = f"{name} is {_shown(actual)} in `meta`, {_shown(logged)} by the log"
-            yield differs, _how(view.keys, name, logged)
+            yield "meta", name, differs, _how(view.keys, name, logged)
 
 
 def _how(keys: QueueKeys, name: str, logged: str) -> str:
-    """What sets a setting back to what the log says."""
+    """Return the command that sets a setting back to what the log says."""
     if name == "paused":
         return f"`rq-core {'pause' if logged == '1' else 'resume'} {keys.queue}{_given(keys)}` sets it back"
     if name in SETTINGS:
@@ -77,12 +81,11 @@ def _how(keys: QueueKeys, name: str, logged: str) -> str:
 
 
 def _given(keys: QueueKeys) -> str:
-    """The option of commands about this queue, if its prefix is not the usual one."""
+    """Return the option of commands about this queue, if its prefix is not the default."""
     return "" if keys.prefix == DEFAULT_PREFIX else f" --prefix {keys.prefix}"
 
 
-def _limits(view: View) -> Iterator[tuple[str, str]]:
-    """Yield the limits that differ, likewise."""
+def _limits(view: View) -> Iterator[Row]:
     stored = view.snapshot["caps"]
     # That all limits are gone is one finding of its own.
     for scope, (text, version) in sorted(view.log.limits.items()) if stored else ():
@@ -102,7 +105,7 @@ def _limits(view: View) -> Iterator[tuple[str, str]]:
             entry = stored[scope].replace(f"version={actual.version}", f"version={version}", 1)
             how = f"`redis-cli HSET '{view.keys('caps')}' {scope} '{entry}'` sets it back"
         if has != had:
-            yield f"the limit of {scope} is {has} in `caps`, {had} by the log", how
+            yield "caps", scope, f"the limit of {scope} is {has} in `caps`, {had} by the log", how
 
 
 def _rows(view: View) -> Iterator[Finding]:

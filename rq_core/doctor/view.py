@@ -50,6 +50,11 @@ class View:
             except ValueError as why:
                 self.unreadable[job_id] = str(why)
 
+    @property
+    def is_fuzzy(self) -> bool:
+        """Whether the queue changed while it was read in pages, so that its numbers and sums are of no moment."""
+        return getattr(self.snapshot, "since", None) is not None
+
     @cached_property
     def standing(self) -> Mapping[str, str]:
         """The state lines by job id, as scripts read them: a job without a line in ``state`` only waits."""

@@ -12,8 +12,8 @@ Read ``plan`` first, then ``operations`` and one family, ``claims`` or ``enqueue
 - ``claims``, ``admin``, ``caps``, ``unique``, ``audit``, ``deletion``: claim, turn and settlements; cancel, edit,
   requeue, prune and configure; limits; names; mirror, restore and repair; deleting a queue.
 - ``reads``, ``steps``: all reads; carrying out one, or those of many queues in the same round trips.
-- ``overview``, ``scope_reads``, ``job_reads``, ``lines``: a bounded look at a queue; scopes, exactly; jobs, page by
-  page; state lines.
+- ``overview``, ``scope_reads``, ``job_reads``, ``lines``, ``whole_queue``: a bounded look at a queue; scopes,
+  exactly; jobs, page by page; state lines; all of a queue, for the doctor.
 - ``endings``, ``awaited``: whether jobs have ended; when to look.
 - ``presence``: the list of workers.
 - ``prepare``, ``server_check``, ``usable``: loading functions; whether a server is fit; whether a client can use

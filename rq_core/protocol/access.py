@@ -80,8 +80,9 @@ ROLES: Final = {
         names(),
         (
             *_COUNTS, *LISTENING, "multi", "exec", "eval",
-            "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange",
-            "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
+            "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos",
+            "xlen", "xrange", "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscan",
+            "zscore", "zcount",
         ),
         writes=("workers",),
         lists=(*ADDING, "smembers", "srem"),

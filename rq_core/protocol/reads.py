@@ -12,7 +12,7 @@ from typing import Any, Final
 from rq_core import errors
 from rq_core.model.counted import counted
 from rq_core.model.job import error_of, spec_of
-from rq_core.model.keys import KEYS, check_name, is_name, queues_key
+from rq_core.model.keys import check_name, is_name, queues_key
 from rq_core.model.limits import CapEntry
 from rq_core.model.machine import State
 from rq_core.model.scopes import QUEUE
@@ -21,12 +21,12 @@ from rq_core.model.state_line import JobState, line_of_job, read_state_line
 from rq_core.model.url import is_cluster
 from rq_core.protocol.denial import is_denial, words_of
 from rq_core.protocol.job_reads import JobReads
-from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, counts_of, look, sizes
-from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of, says_full
+from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.scope_reads import ScopeReads
 from rq_core.protocol.steps import time_ms
 from rq_core.protocol.usable import epoch_of
+from rq_core.protocol.whole_queue import WholeReads
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ STRAY_MAX: Final = 50
 """Characters of each that are shown."""
 
 
-class Reads(JobReads, ScopeReads):
+class Reads(JobReads, ScopeReads, WholeReads):
     """The reads of a client."""
 
     # The list of queues.
@@ -206,7 +206,7 @@ class Reads(JobReads, ScopeReads):
         """How these queues stand, and why some could not be read, by name. Three round trips."""
         return self.side_by_side({queue: look(self._keys(queue)) for queue in queues})
 
-    # One job, and everything.
+    # One job.
 
     def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
         """Where a job stands, in the first of ``queues`` (all of the prefix if None) that has it; None if none does."""
@@ -224,45 +224,6 @@ class Reads(JobReads, ScopeReads):
                 died = found.state is State.DEAD and value is not None
                 return replace(found, error=error_of(value)) if died else found
         return None
-
-    def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
-        """Everything a queue has in Redis, read in one transaction: key name → value in Python's types.
-
-        For the doctor and for tests. It is as large as the queue. Raises QueueDamaged if a key has the wrong type.
-        """
-        keys = self._keys(queue)
-        read = {
-            "hash": lambda key: ["HGETALL", key],
-            "list": lambda key: ["LRANGE", key, 0, -1],
-            "zset": lambda key: ["ZRANGE", key, 0, -1, "WITHSCORES"],
-            "stream": lambda key: ["XRANGE", key, "-", "+"],
-        }
-        commands = [read[key.type](keys(key.name)) for key in KEYS]
-        try:
-            *_, values = yield from self._delivery.ask([["MULTI"], *commands, ["EXEC"]])
-        except errors.ServerUnsuitable as error:
-            if not says_full(error):
-                raise
-            # A full Redis 7.0 queues no command.
-            (values,) = yield from self._delivery.ask([in_one_step(commands)])
-        shaped: dict[str, Any] = {}
-        for key, value in zip(KEYS, values, strict=True):
-            if isinstance(value, Exception):
-                raise errors.QueueDamaged(
-                    f"queue {queue!r} is damaged: key {keys(key.name)} is not a {key.type}. Move it away with RENAME,"
-                    f" then run `rq-core doctor {queue} --repair`",
-                    queue=queue,
-                    why=str(value),
-                )
-            if key.type == "hash":
-                shaped[key.name] = pairs_of(value)
-            elif key.type == "zset":
-                shaped[key.name] = {m: float(s) for m, s in pairs_of(value).items()}
-            elif key.type == "stream":
-                shaped[key.name] = [(i, pairs_of(flat)) for i, flat in value]
-            else:
-                shaped[key.name] = list(value)
-        return shaped
 
 
 def _memory(info: Any) -> tuple[int | None, int | None]:

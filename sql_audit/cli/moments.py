@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rq_core.cli.options import json_option, once, queue_option
+from rq_core.cli.options import json_option, queue_option
 from rq_core.cli.text import say, terminal
 from rq_core.model.counted import counted
 from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
@@ -83,13 +83,7 @@ def _say_wait(wait: Wait) -> None:
 @click.command(name="at")
 @click.argument("moment", type=Moment(), metavar="TIME")
 @audit_option
-@click.option(
-    "--queue",
-    "-q",
-    multiple=True,
-    callback=once,
-    help="Look in this queue only, not in all.",
-)
+@queue_option
 @json_option
 def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
     """What was running, waiting and scheduled at TIME, and which jobs held which scope.

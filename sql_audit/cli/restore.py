@@ -15,6 +15,7 @@ from rq_core.cli.options import (
     print_json,
     queue_option,
     server_options,
+    wait_option,
 )
 from rq_core.cli.text import say, terminal
 from rq_core.model.counted import counted
@@ -39,15 +40,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Put back also what may have ended in a gap of the log: it may run a second time.",
 )
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(0),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the mirror may take to catch up, with --apply.",
-)
+@wait_option(30.0, "How long the mirror may take to catch up, with --apply.")
 @by_option
 @json_option
 def restore(

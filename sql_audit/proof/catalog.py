@@ -1,8 +1,11 @@
-"""Tables, indexes, triggers and views as PostgreSQL's catalog has them, compared with what the migration made.
+"""Whether the database's tables, indexes, triggers and views are those that the migration made.
 
-PostgreSQL keeps no statement as it was written, and how it words one depends on its version. So a view is compared by
-its plan with that of the query that it was made of, by the same server; a function by its source, which is kept; the
-others by the columns of the catalog.
+Rows that are true prove nothing if a view, an index or a policy shows others, and nothing protects them where a trigger
+is gone. Objects that were added beside them are no concern, unless they act on a table of the log.
+
+SQLite keeps each statement as it was written. PostgreSQL does not, and how it words one depends on its version. So
+there a view is compared by its plan with that of the query that it was made of, by the same server; a function by its
+source, which is kept; the others by the columns of the catalog.
 """
 
 # ruff: noqa: S608 - statements are joined from names of the schema and of the catalog
@@ -11,11 +14,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import CheckConstraint, Connection, CursorResult, PrimaryKeyConstraint, Table, text
+from sqlalchemy import (
+    CheckConstraint,
+    Connection,
+    CursorResult,
+    PrimaryKeyConstraint,
+    Table,
+    create_engine,
+    text,
+)
 from sqlalchemy.dialects import postgresql
 
+from sql_audit.store import schema
+from sql_audit.store.database import Database
 from sql_audit.store.tables import APPEND_ONLY, EVERYDAY_INDEXES, job_event, metadata
 from sql_audit.store.triggers import DOOR_FUNCTIONS, DOORS, REFUSE_FUNCTION
 from sql_audit.store.views import views
@@ -80,7 +94,7 @@ class Relation(NamedTuple):
     oid: int
 
 
-def differences(connection: Connection) -> Iterator[str]:
+def _on_postgresql(connection: Connection) -> Iterator[str]:
     """What is not as the migration made it, in a transaction that sees the database as it is at one moment."""
     made = views("postgresql")
     names = [*metadata.tables, *made]
@@ -324,3 +338,54 @@ def _columns_of(connection: Connection, query: str) -> list[str]:
     if found is None:
         found = _known_columns[query] = list(_ask(connection, f"{query} LIMIT 0").keys())
     return found
+
+
+_OBJECTS: Final = text(
+    "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite|_%' ESCAPE '|' ORDER BY name"
+)
+
+Object = tuple[str, str]
+"""Type and name."""
+
+
+def differences(database: Database) -> Iterator[str]:
+    """What is not as the migration made it. Raises sqlalchemy.exc.DBAPIError."""
+    if database.dialect == "sqlite":
+        yield from _on_sqlite(database)
+    else:
+        with database.snapshot() as connection:
+            yield from _on_postgresql(connection)
+
+
+@cache
+def _made_on_sqlite() -> dict[Object, str]:
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
+        schema.create(connection)
+        made = {(row.type, row.name): row.sql for row in connection.execute(_OBJECTS)}
+    engine.dispose()
+    return made
+
+
+def _on_sqlite(database: Database) -> Iterator[str]:
+    made = _made_on_sqlite()
+    with database.snapshot() as connection:
+        rows = connection.execute(_OBJECTS).all()
+        found = {(row.type, row.name): row.sql for row in rows}
+        for (kind, name), sql in made.items():
+            if (kind, name) not in found:
+                yield f"{kind} {name} is missing"
+            elif found[kind, name] != sql:
+                yield f"{kind} {name} has another definition"
+        for row in rows:
+            if (
+                row.type == "trigger"
+                and row.tbl_name in metadata.tables
+                and ("trigger", row.name) not in made
+            ):
+                yield f"trigger {row.name} on {row.tbl_name} was added"
+        for table in metadata.tables:
+            if ("table", table) in found:
+                # Also what CHECKs say, since SQLite lets a connection ignore them.
+                wrong = connection.exec_driver_sql(f"PRAGMA integrity_check('{table}')").scalars()
+                yield from (f"table {table}: {says}" for says in wrong if says != "ok")

@@ -184,6 +184,7 @@ def _compared(database: Database, queue: str, both: sides.Sides) -> Look:
         says = f"an entry in Redis cannot be read: {error}"
         return Look(both.redis, findings=[*found, Finding(Kind.UNKNOWN, says)])
     log = read_log(both.redis)
+    log.moving |= both.moving
     log.only_sql = records.keys() - log.records.keys()
     log.records.update(records)
     with database.snapshot() as connection:

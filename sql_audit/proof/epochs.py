@@ -109,29 +109,16 @@ class EpochProof:
         """What is wrong with the rows up to ``batch``: the entry, its time, words."""
         told: Counter[Shown] = Counter()
         bounds = {"queue": self.queue, "after": self._after_batch, "upto": batch}
-        for (
-            epoch,
-            seq,
-            kind,
-            at_ms,
-            old_epoch,
-            old_seq,
-            missing,
-            reason,
-            detail,
-        ) in connection.execute(_ROWS, bounds):
-            old = None if old_epoch is None else OutboxId(old_epoch, old_seq)
-            started = kind == "started"
-            words = (reason, detail) if started else (None, None)
-            told[Shown(OutboxId(epoch, seq), kind, at_ms, old, missing, *words)] += 1
+        for row in connection.execute(_ROWS, bounds):
+            old = None if row.old_epoch is None else OutboxId(row.old_epoch, row.old_seq)
+            words = (row.reason, row.detail) if row.kind == "started" else (None, None)
+            at = OutboxId(row.epoch, row.seq)
+            told[Shown(at, row.kind, row.at_ms, old, row.missing, *words)] += 1
         for shown in self._shown - told:
             yield shown.at, shown.at_ms, f"mirror_epoch does not tell that it is {_words(shown)}"
-        for row in told - self._shown:
-            yield (
-                row.at,
-                row.at_ms,
-                f"mirror_epoch says that it is {_words(row)}: no event shows it",
-            )
+        for each in told - self._shown:
+            says = f"mirror_epoch says that it is {_words(each)}: no event shows it"
+            yield each.at, each.at_ms, says
 
 
 def _words(shown: Shown) -> str:

@@ -28,16 +28,14 @@ from rq_core.model.events import OutboxId
 from rq_core.model.fields import TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.names import read_stands
-from sql_audit.proof import contradictions, fields
+from sql_audit.proof import contradictions
 from sql_audit.proof.beginnings import Beginning, orphaned_by, reasons_of_next
 from sql_audit.proof.contradictions import Fault, Replacing
 from sql_audit.proof.details import facts_in
-from sql_audit.proof.edits import faults
 from sql_audit.proof.findings import VIOLATIONS_KEPT, Loss, Note, SetBack, Violation
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
 from sql_audit.proof.live import Record
-from sql_audit.proof.names import Names
-from sql_audit.proof.windows import Windows
+from sql_audit.proof.names import Names, Windows
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
 
@@ -146,16 +144,10 @@ class Replay:
             "claimed": self._claimed,
             "succeeded": self._succeeded,
             "discarded": self._discarded,
-            "promoted": self._promoted,
-            "expired": self._expired,
             "replaced": self._replaced,
-            "retried": self._settled,
-            "died": self._settled,
-            "rolled_back": self._settled,
             "restored": self._restored,
-            "edited": self._edited,
             "baseline": self._baseline,
-            "settlement_refused": self._refused,
+            "settlement_refused": self._compare,
             "freed": self._freed,
             **dict.fromkeys(("paused", "resumed"), self._paused_or_not),
             "policy_changed": self._policy_changed,
@@ -193,7 +185,7 @@ class Replay:
                     self._forgotten_epoch(row)
                 continue
             if row[4] not in _OF_JOBS:
-                self._judge(fields.of_queue(row))
+                self._judge(contradictions.of_queue(row))
             elif row[6] is None:
                 self._violated("I7", "names no job")
                 continue
@@ -201,7 +193,7 @@ class Replay:
                 self._judge(self._replacing.pass_entry(row[4]))
             try:
                 steps[row[4]](row, row[6])
-                self._judge(fields.of_event(row[4], row[10]))
+                self._judge(contradictions.of_event(row[4], row[10]))
             except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 self._violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
@@ -427,7 +419,7 @@ class Replay:
                 self._violated("I2", f"is claimed while claim {record.fence} is in force")
             else:
                 self._violated("I6", f"{record.state} -{kind}-> is not a transition")
-        self._judge(fields.of_job(row, record))
+        self._judge(contradictions.of_job(row, record))
         return record
 
     def _release(self, record: Record) -> None:
@@ -453,7 +445,7 @@ class Replay:
             self._release(old)
             self.names.end(old.unique, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
-        self._judge(fields.of_beginning(row, facts, state))
+        self._judge(contradictions.of_claim(row, facts, state))
         record.lane = facts.get("lane")
         record.priority, record.due = facts.get("priority"), facts.get("due_ms")
         record.claims = facts.get("claims", 0)
@@ -576,33 +568,15 @@ class Replay:
         self.windows.ended(job_id, Event.SUCCEEDED, record.claims, record.once)
         del self.jobs[job_id]
 
-    def _promoted(self, row: EventRow, job_id: str) -> None:
-        if (record := self.jobs.get(job_id)) is not None:
-            self._judge(contradictions.of_promoted(record, row[5]))
-        self._moved(row, job_id)
-
-    def _expired(self, row: EventRow, job_id: str) -> None:
-        if (record := self.jobs.get(job_id)) is not None:
-            self._judge(contradictions.of_expired(_facts(row), record, row[5]))
-        self._moved(row, job_id)
-
     def _replaced(self, row: EventRow, job_id: str) -> None:
-        if (record := self.jobs.get(job_id)) is not None:
-            self._judge(contradictions.of_replaced(record))
         self._replacing.add(_facts(row)["by_job"], job_id)
         self._moved(row, job_id)
 
-    def _settled(self, row: EventRow, job_id: str) -> None:
-        facts, record = _facts(row), self.jobs.get(job_id)
-        if record is not None:
-            self._judge(contradictions.of_settled(Event(row[4]), facts, record, row[5]))
-        self._moved(row, job_id)
-        if "unknown" in facts:
-            self.jobs[job_id].unknown = facts["unknown"]
-
-    def _refused(self, row: EventRow, job_id: str) -> None:
-        if (record := self.jobs.get(job_id)) is not None:
-            self._judge(contradictions.of_refused(_facts(row), record, row[8]))
+    def _compare(self, row: EventRow, job_id: str) -> None:
+        """Judge an event by what the log says of its job before."""
+        record, rule = self.jobs.get(job_id), contradictions.RULES.get(row[4])
+        if rule is not None and record is not None:
+            self._judge(rule(_facts(row), record, row))
 
     def _paused_or_not(self, row: EventRow, _: str) -> None:
         self._is_paused = row[4] == "paused"
@@ -613,9 +587,8 @@ class Replay:
         event = Event(row[4])
         effect, facts = EFFECTS[event], _facts(row)
         state = target(event, facts)
+        self._compare(row, job_id)
         record = self._meet(row, job_id)
-        if event is Event.CANCELLED:
-            self._judge(contradictions.of_cancelled(facts, record))
         if event in CLAIM_ENDS:
             holder = row[8] if event in SETTLEMENTS else facts.get("worker")
             self._end(record, facts.get("fence"), holder)
@@ -638,20 +611,10 @@ class Replay:
             del self.jobs[job_id]
         else:
             record.state, record.due = str(state), facts.get("due_ms")
-
-    def _edited(self, row: EventRow, job_id: str) -> None:
-        record, facts = self.jobs.get(job_id), _facts(row)
-        if record is not None and record.priority is not None:
-            found = faults(
-                facts, row[5], due=record.due, priority=record.priority, expires=record.expires, lane=record.lane
-            )  # fmt: skip
-            for invariant, says in found:
-                self._violated(invariant, says)
-        self._moved(row, job_id)
-        record = self.jobs[job_id]
-        record.expires = facts.get("expires_ms")
-        if record.priority is not None:
-            record.priority = facts["priority"]
+            record.unknown = facts.get("unknown", record.unknown)
+            if event is Event.EDITED:
+                record.expires = facts.get("expires_ms")
+                record.priority = record.priority and facts["priority"]
 
     def _count(
         self, record: Record, event: Event, name: str, number: int, state: State | None
@@ -695,9 +658,6 @@ class Replay:
             self.holders.hold(record.task, held)
 
     # The queue itself.
-
-    def _nothing(self, row: EventRow, job_id: str) -> None:
-        """An event that moves no job."""
 
     def _policy_changed(self, row: EventRow, _: str) -> None:
         facts = _facts(row)

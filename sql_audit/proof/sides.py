@@ -22,6 +22,7 @@ from rq_core.connections.client import Client
 from rq_core.model.counted import counted
 from rq_core.model.events import RECORD_FIELDS, Entry, JobEvent, JobRecord, OutboxId, fold
 from rq_core.model.machine import Event, State
+from rq_core.protocol.whole_queue import Snapshot
 from sql_audit.mirror.refold import intake_of
 from sql_audit.store.database import Database
 from sql_audit.store.gaps import open_gap
@@ -46,6 +47,7 @@ _BREAKS: Final = tuple(
     for table in ("mirror_epoch", "mirror_loss")
 )
 _TYPE: Final = EVENT_COLUMNS.index("type")
+_JOB_ID: Final = EVENT_COLUMNS.index("job_id")
 
 RawLog = Sequence[tuple[str, Mapping[str, str]]]
 
@@ -76,13 +78,15 @@ class Sides(NamedTuple):
 
     cursor: Row[Any]
     """How far SQL is, after Redis was read."""
-    redis: dict[str, Any]
-    """The snapshot of Redis."""
+    redis: Snapshot
+    """What Redis has."""
     records: dict[str, JobRecord]
     """The live jobs by SQL, by id."""
     upto: OutboxId
     events: dict[OutboxId, list[EventRow]]
     """What SQL has from the oldest entry of Redis on, by entry."""
+    moving: set[str]
+    """The jobs of events that were mirrored, and trimmed in Redis, while Redis was read in pages."""
 
     @property
     def log(self) -> RawLog:
@@ -113,7 +117,7 @@ def look(client: Client, database: Database, queue: str) -> Sides:
         if before.epoch is None or before.seq is None:
             raise CannotTell(before, "nothing is mirrored yet")
         known = OutboxId(before.epoch, before.seq)
-        redis = client.run(client.calls.reads.snapshot(queue))
+        redis = client.run(client.calls.reads.whole(queue))
         _refuse_other_source(before, client.prefix, redis["meta"])
         if deleted and not redis["meta"] and not live:
             raise Deleted(before, "the queue was deleted")
@@ -145,7 +149,9 @@ def look(client: Client, database: Database, queue: str) -> Sides:
         for row in rows:
             if first <= (row[1], row[2]):
                 events.setdefault(OutboxId(row[1], row[2]), []).append(row)
-        return Sides(after, redis, records, upto, events)
+        begun = upto if redis.since is None else OutboxId.parse(redis.since)
+        moving = {row[_JOB_ID] for row in between if begun < (row[1], row[2])} - {None}
+        return Sides(after, redis, records, upto, events, moving)
     raise CannotTell(after, "epochs begin faster than both sides can be read")
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.counted import counted
 from rq_core.model.events import OutboxId
-from sql_audit.proof import objects
+from sql_audit.proof import catalog
 from sql_audit.proof.batches import BatchProof
 from sql_audit.proof.epochs import EpochProof
 from sql_audit.proof.findings import Note, Violation
@@ -89,7 +89,7 @@ def verify(
         asked = {queue, *others}
         names = [name for name in names if name in asked]
         without = {name: tables for name, tables in without.items() if name in asked}
-    for says in objects.differences(database):
+    for says in catalog.differences(database):
         result.problems.append(f"the schema is not as the migration made it: {says}")
     for name, tables in sorted(without.items()):
         says = (

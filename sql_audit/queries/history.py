@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -394,11 +394,15 @@ def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> 
             # One moment for all the questions; SQLite's read transactions always see one.
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         marks = marks_of(connection, queue)
-        claims = _by_task(connection.execute(_CLAIMS, of_queue).all())
+        rows = connection.execute(_CLAIMS, of_queue).mappings()
+        claims = {(row["queue"], row["task"]): row for row in rows}
         waited = percentiles(connection.execute(_WAITED, of_queue))
         ran = percentiles(connection.execute(_RAN, of_queue))
         tasks = [
-            _task_report(row, claims, waited, ran) for row in connection.execute(_JOBS, of_queue)
+            task_report(
+                row["queue"], {**row, **claims.get((row["queue"], row["task"]), {})}, waited, ran
+            )
+            for row in connection.execute(_JOBS, of_queue).mappings()
         ]
         slow = [
             SlowJob(*row) for row in connection.execute(_SLOWEST, {**of_queue, "limit": slowest})
@@ -406,41 +410,27 @@ def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> 
     return Report(tasks, slow, marks, sum(mark.events for mark in marks))
 
 
-def _by_task(rows: Sequence[Row[Any]]) -> _ByTask:
-    return {(columns[0], columns[1]): columns[2:] for columns in map(tuple, rows)}
+_COUNTS: Final = (
+    "jobs", "succeeded", "claims", "retries", "lease_expired", "rolled_back", "dead", "cancelled", "discarded",
+)  # fmt: skip
+"""What a report counts, in the order of TaskReport."""
 
 
-def _task_report(row: Row[Any], claims: _ByTask, waited: _ByTask, ran: _ByTask) -> TaskReport:
-    key = row.queue, row.task
-    claimed, retries, expired, rolled_back = claims.get(key, (0, 0, 0, 0))
-    waited_p50, waited_p95 = waited.get(key, (None, None))
-    ran_p50, ran_p95 = ran.get(key, (None, None))
-    return TaskReport(
-        queue=row.queue,
-        task=row.task,
-        jobs=row.jobs,
-        succeeded=row.succeeded,
-        claims=claimed,
-        retries=int(retries),
-        lease_expired=int(expired),
-        rolled_back=int(rolled_back),
-        dead=row.dead,
-        cancelled=row.cancelled,
-        discarded=row.discarded,
-        waited_p50_ms=waited_p50,
-        waited_p95_ms=waited_p95,
-        ran_p50_ms=ran_p50,
-        ran_p95_ms=ran_p95,
-        throughput=throughput_of(row),
-    )
+def task_report(queue: str, row: Mapping[Any, Any], waited: _ByTask, ran: _ByTask) -> TaskReport:
+    """The report of the task of a row that has its counts, 0 for those that it lacks."""
+    key = queue, row["task"]
+    times = (*waited.get(key, (None, None)), *ran.get(key, (None, None)))
+    counts = (int(row.get(name, 0)) for name in _COUNTS)
+    values: Sequence[Any] = (*key, *counts, *times, _throughput_of(row))
+    return TaskReport(*values)
 
 
-def throughput_of(row: Row[Any]) -> float | None:
+def _throughput_of(row: Mapping[Any, Any]) -> float | None:
     """Successes per second between the two times of a row; None if there are none, or the stretch is too short."""
-    if not row.succeeded or row.first_ms is None or row.last_ms is None:
+    if not row["succeeded"] or row["first_ms"] is None or row["last_ms"] is None:
         return None
-    stretch_ms = int(row.last_ms - row.first_ms)
-    return None if stretch_ms < RATED_MS_MIN else float(row.succeeded * 1000 / stretch_ms)
+    stretch_ms = int(row["last_ms"] - row["first_ms"])
+    return None if stretch_ms < RATED_MS_MIN else float(row["succeeded"] * 1000 / stretch_ms)
 
 
 def audit_id(database: Database) -> str:

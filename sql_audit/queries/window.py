@@ -37,19 +37,17 @@ _OF_POISON: Final = (
     "AND j.state IN ('dead', 'pruned') AND j.reason = 'poison')"
 )
 """Whether the job of a claim whose lease expired died of it: few are looked up."""
+_OUTCOMES: Final = {
+    "succeeded": "succeeded", "retries": "retried", "lease_expired": "lease_expired", "rolled_back": "rolled_back",
+    "cancelled": "as_job_cancelled", "discarded": "as_job_discarded",
+}  # fmt: skip
+"""A count of the report → the outcome that it counts."""
 _TASKS: Final = text(
     "SELECT task, COUNT(DISTINCT job_id) AS jobs, COUNT(ended_at_ms) AS claims, "
     "MIN(ended_at_ms) AS first_ms, MAX(ended_at_ms) AS last_ms, SUM(died) AS dead, "
     + ", ".join(
-        f"SUM(CASE WHEN outcome = '{word}' THEN 1 ELSE 0 END) AS {word}"
-        for word in (
-            "succeeded",
-            "retried",
-            "lease_expired",
-            "rolled_back",
-            "as_job_cancelled",
-            "as_job_discarded",
-        )
+        f"SUM(CASE WHEN outcome = '{outcome}' THEN 1 ELSE 0 END) AS {name}"
+        for name, outcome in _OUTCOMES.items()
     )
     + " FROM (SELECT task, job_id, outcome, ended_at_ms, CASE WHEN outcome = 'died' OR outcome = 'lease_expired' "
     f"AND {_OF_POISON} THEN 1 ELSE 0 END AS died FROM ({_ENDED}) AS ended"
@@ -100,30 +98,7 @@ def report(
 def _tasks(connection: Connection, of: dict[str, Any]) -> list[TaskReport]:
     waited = history.percentiles(connection.execute(_WAITED, of))
     ran = history.percentiles(connection.execute(_RAN, of))
-    found = []
-    for row in connection.execute(_TASKS, of):
-        key = of["queue"], row.task
-        (waited_p50, waited_p95), (ran_p50, ran_p95) = (
-            each.get(key, (None, None)) for each in (waited, ran)
-        )
-        found.append(
-            TaskReport(
-                queue=of["queue"],
-                task=row.task,
-                jobs=row.jobs,
-                succeeded=row.succeeded,
-                claims=row.claims,
-                retries=row.retried,
-                lease_expired=row.lease_expired,
-                rolled_back=row.rolled_back,
-                dead=row.dead,
-                cancelled=row.as_job_cancelled,
-                discarded=row.as_job_discarded,
-                waited_p50_ms=waited_p50,
-                waited_p95_ms=waited_p95,
-                ran_p50_ms=ran_p50,
-                ran_p95_ms=ran_p95,
-                throughput=history.throughput_of(row),
-            )
-        )
-    return found
+    return [
+        history.task_report(of["queue"], row, waited, ran)
+        for row in connection.execute(_TASKS, of).mappings()
+    ]

@@ -11,7 +11,7 @@ Read ``tables`` first, then ``database`` and ``statements``.
   mirror's statements; rows as COPY has them.
 - ``rows``, ``minutes``, ``spans``, ``chain``: rows of jobs and claims; claims by the minute, and by duration; hashes.
 - ``mirrored``, ``place``, ``gaps``, ``orphans``: which queues a log has, and where from; whether a database is a copy;
-  events that SQL never got; events that Redis forgot.
-- ``grants``, ``text``, ``driver_errors``, ``sqlite_rights``: rights of roles; text that both databases can store;
-  errors of drivers; why a file cannot be written.
+  events that SQL never got, and the jobs that ended or were lost there; events that Redis forgot.
+- ``grants``, ``text``, ``driver_errors``: rights of roles; text that both databases can store; errors of drivers,
+  also why a SQLite file cannot be written.
 """

@@ -50,7 +50,7 @@ from sql_audit.errors import (
     AuditUrlInvalid,
     PlaceTaken,
 )
-from sql_audit.store import sqlite_rights
+from sql_audit.store import driver_errors
 from sql_audit.store.background import BackgroundCall
 from sql_audit.store.copy import EventRows, Row, Rows
 from sql_audit.store.statements import POSTGRESQL, SQLITE, of_rows
@@ -270,9 +270,9 @@ class Database:
     def _raise_if_not_writable(self, error: BaseException) -> None:
         """Raise AuditNotWritable, or AuditUnavailable without a directory, if that is what an error of SQLite means."""
         if not self.path.parent.is_dir():
-            raise AuditUnavailable(url=self.url, why=sqlite_rights.missing(self.path)) from error
-        if sqlite_rights.is_about_rights(error):
-            why = sqlite_rights.missing(self.path) or str(error)
+            raise AuditUnavailable(url=self.url, why=driver_errors.missing(self.path)) from error
+        if driver_errors.is_about_rights(error):
+            why = driver_errors.missing(self.path) or str(error)
             raise AuditNotWritable(url=self.url, why=why) from error
 
     @contextlib.contextmanager

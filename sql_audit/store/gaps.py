@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from rq_core.model.reasons import RESTATED_BY, Began
+from sql_audit.store.tables import GONE
 
 _GAPS: Final = text(
     # Where Redis lost its log, it has what the lost entries made of the jobs: that is a gap, too.
@@ -72,3 +73,29 @@ def unasked_gap(connection: Connection, queue: str) -> Gap | None:
 def since(found: list[Gap], last: OutboxId) -> Gap | None:
     """The first gap behind a job's last event."""
     return next((gap for gap in found if gap.at > last), None)
+
+
+_GONE: Final = text(
+    "SELECT job_id FROM job WHERE queue = :queue AND state = :gone AND last_epoch >= :known "
+    "AND (last_epoch, last_seq) < (:epoch, :seq) "
+    "ORDER BY seq IS NULL, seq, enqueued_at_ms, job_id"
+)
+
+
+def ended_by_baselines(connection: Connection, queue: str) -> list[str]:
+    """Ids of jobs that the baseline behind a gap did not name: they are gone, and nothing says whether they ran."""
+    known = restated(connection, queue)
+    found: dict[str, None] = {}
+    for gap in gaps(connection, queue):
+        if not gap.numbered:
+            continue
+        before = [epoch for epoch in known if epoch <= gap.at.epoch and (epoch, 0) < gap.at]
+        values = {
+            "queue": queue,
+            "gone": GONE,
+            "known": before[-1] if before else 0,
+            "epoch": gap.at.epoch,
+            "seq": gap.at.seq,
+        }
+        found.update(dict.fromkeys(connection.execute(_GONE, values).scalars()))
+    return list(found)

@@ -10,7 +10,7 @@ taken twice is looked at before each batch, under the cursor's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -26,6 +26,7 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.schema import SchemaItem
 
 from rq_core.model.event_fields import QUEUE_EVENT_FIELDS
 from rq_core.model.fields import COUNTERS, FIELDS, Field, Kind
@@ -88,47 +89,42 @@ def _words_check(name: str, column: str, words: Sequence[str]) -> tuple[CheckCon
     )
 
 
-def _text(name: str, *, null: bool = True, comment: str | None = None) -> Column[Any]:
-    return Column(name, Text, nullable=null, comment=comment)
-
-
-def _number(name: str, *, null: bool = False, comment: str | None = None) -> Column[Any]:
+def _column(name: str, kind: str, *, null: bool) -> Column[Any]:
+    if kind == "serial":
+        return Column(name, Integer, primary_key=True, autoincrement=True)
     # A BIGINT in a composite key would otherwise be taken for a serial.
-    return Column(name, BigInteger, nullable=null, autoincrement=False, comment=comment)
+    return Column(name, BigInteger if kind else Text, nullable=null, autoincrement=False)
+
+
+def _columns(words: str) -> Iterator[Column[Any]]:
+    """Make columns: ``name`` is text and ``name:int`` a number. One with a ``!`` is never null."""
+    for word in words.split():
+        name, _, kind = word.rstrip("!").partition(":")
+        yield _column(name, kind, null=not word.endswith("!"))
+
+
+def _table(name: str, columns: str, *others: SchemaItem, **options: Any) -> Table:
+    return Table(name, metadata, *_columns(columns), *others, **options)
 
 
 def _of_field(field: Field) -> Column[Any]:
     """The column of a job's field. A counter begins at 0; any other may be unknown."""
-    if field.kind is Kind.NUMBER:
-        return _number(field.name, null=field.name not in COUNTERS)
-    return _text(field.name)
+    kind = "int" if field.kind is Kind.NUMBER else ""
+    return _column(field.name, kind, null=field.name not in COUNTERS)
 
 
 audit_meta = Table(
     "audit_meta",
     metadata,
     Column("one", SmallInteger, primary_key=True, autoincrement=False),
-    _text("audit_id", null=False),
-    _text("chain_id"),
-    _text("place"),
+    *_columns("audit_id! chain_id place"),
     CheckConstraint("one = 1", name="audit_meta_one_row"),
 )
 """One row: the random name of this database, which every trim presents to Redis."""
 
-job_event = Table(
+job_event = _table(
     "job_event",
-    metadata,
-    _text("queue", null=False),
-    _number("epoch"),
-    _number("seq"),
-    _number("ordinal"),
-    _text("type", null=False),
-    _number("at_ms"),
-    _text("job_id"),
-    _number("claim", null=True),
-    _text("worker"),
-    _text("task"),
-    _text("detail"),
+    "queue! epoch:int! seq:int! ordinal:int! type! at_ms:int! job_id claim:int worker task detail",
     # PostgreSQL's has at_ms besides, see schema.POSTGRES_EVENTS.
     PrimaryKeyConstraint("queue", "epoch", "seq", "ordinal", name="job_event_pkey").ddl_if(
         dialect="sqlite"
@@ -152,16 +148,12 @@ from the job where the event itself does not carry them. ``detail`` is a JSON ob
 else it carries.
 """
 
-job = Table(
+job = _table(
     "job",
-    metadata,
-    _text("job_id", null=False),
-    _text("queue", null=False),
-    _text("state", null=False),
+    "job_id! queue! state!",
     *map(_of_field, FIELDS),
     Column("complete", SmallInteger, nullable=False),
-    _number("last_epoch"),
-    _number("last_seq"),
+    *_columns("last_epoch:int! last_seq:int!"),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
     *_words_check("job_state", "state", JOB_STATES),
     *_words_check("job_priority", "priority", tuple(Priority)),
@@ -177,24 +169,10 @@ It has a column for each of a job's fields; :mod:`rq_core.model.fields` says wha
 waits for its scopes, or waited last: priority, then the scopes, joined by ``+``.
 """
 
-job_attempt = Table(
+job_attempt = _table(
     "job_attempt",
-    metadata,
-    _text("job_id", null=False),
-    _text("queue", null=False),
-    _text("fence", null=False),
-    _number("claim", null=True),
-    _text("task"),
-    _text("worker"),
-    _number("ready_at_ms", null=True),
-    _number("claimed_at_ms", null=True),
-    _number("ended_at_ms", null=True),
-    _number("waited_ms", null=True),
-    _number("ran_ms", null=True),
-    _text("outcome"),
-    _text("error_type"),
-    _text("error_message"),
-    _text("scopes"),
+    "job_id! queue! fence! claim:int task worker ready_at_ms:int claimed_at_ms:int ended_at_ms:int waited_ms:int "
+    "ran_ms:int outcome error_type error_message scopes",
     PrimaryKeyConstraint("job_id", "queue", "fence", name="job_attempt_pkey"),
     *_words_check("job_attempt_outcome", "outcome", OUTCOMES),
     sqlite_with_rowid=False,
@@ -207,16 +185,10 @@ Its name is the fence, since the count of claims begins at 1 again when an id is
 ``[scope, cap]`` and ``[rate's scope, limit, window_ms, burst]``.
 """
 
-claim_minute = Table(
+claim_minute = _table(
     "claim_minute",
-    metadata,
-    _text("outcome", null=False),
-    _number("minute_ms"),
-    _text("queue", null=False),
-    _text("task", null=False),
-    _text("worker", null=False),
-    _text("error_type", null=False),
-    *(_number(name) for name in ("claims", "waited_ms", "waited_max_ms", "ran_ms", "ran_max_ms")),
+    "outcome! minute_ms:int! queue! task! worker! error_type! claims:int! waited_ms:int! waited_max_ms:int! "
+    "ran_ms:int! ran_max_ms:int!",
     PrimaryKeyConstraint(
         "outcome", "minute_ms", "queue", "task", "worker", "error_type", name="claim_minute_pkey"
     ),
@@ -232,25 +204,10 @@ They are counted in the transaction that ends the claims, and again when what Re
 A prune leaves them: they go on telling how many there were.
 """
 
-mirror_cursor = Table(
+mirror_cursor = _table(
     "mirror_cursor",
-    metadata,
-    _text("queue", null=False),
-    _number("epoch", null=True),
-    _number("seq", null=True),
-    _number("at_ms", null=True),
-    _text("anchor"),
-    _number("batch"),
-    _text("head", null=False),
-    _number("entries"),
-    _number("events"),
-    _number("bytes"),
-    _number("quarantined"),
-    _number("gaps"),
-    _number("trim_jobs"),
-    _number("trim_bytes"),
-    _text("prefix"),
-    _text("stamp"),
+    "queue! epoch:int seq:int at_ms:int anchor batch:int! head! entries:int! events:int! bytes:int! "
+    "quarantined:int! gaps:int! trim_jobs:int! trim_bytes:int! prefix stamp",
     PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
     CheckConstraint("(epoch IS NULL) = (seq IS NULL)", name="mirror_cursor_entry"),
 )
@@ -261,21 +218,10 @@ when Redis is trimmed.
 Without a stamp the next Redis of that prefix may take the queue, without a prefix any
 (:mod:`sql_audit.mirror.sources`)."""
 
-mirror_epoch = Table(
+mirror_epoch = _table(
     "mirror_epoch",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    _text("queue", null=False),
-    _number("batch"),
-    _number("epoch"),
-    _number("seq"),
-    _text("kind", null=False),
-    _number("at_ms"),
-    _text("reason"),
-    _number("old_epoch", null=True),
-    _number("old_seq", null=True),
-    _number("missing", null=True),
-    _text("detail"),
+    "id:serial queue! batch:int! epoch:int! seq:int! kind! at_ms:int! reason old_epoch:int old_seq:int "
+    "missing:int detail",
     CheckConstraint(one_of("kind", EPOCH_KINDS), name="mirror_epoch_kind"),
     CheckConstraint("batch > 0", name="mirror_epoch_in_batch"),
     Index("mirror_epoch_batch", "queue", "batch"),
@@ -289,22 +235,10 @@ known. ``changed``: an entry already mirrored has another content in Redis now. 
 nothing at or after what is mirrored.
 """
 
-mirror_loss = Table(
+mirror_loss = _table(
     "mirror_loss",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    _text("queue", null=False),
-    _number("batch"),
-    _text("kind", null=False),
-    _number("epoch"),
-    _number("at_ms"),
-    _number("after_epoch", null=True),
-    _number("after_seq", null=True),
-    _number("upto_epoch"),
-    _number("upto_seq"),
-    _number("events"),
-    _number("jobs"),
-    _number("passed"),
+    "id:serial queue! batch:int! kind! epoch:int! at_ms:int! after_epoch:int after_seq:int upto_epoch:int! "
+    "upto_seq:int! events:int! jobs:int! passed:int!",
     CheckConstraint(one_of("kind", LOSS_KINDS), name="mirror_loss_kind"),
     CheckConstraint("batch > 0", name="mirror_loss_in_batch"),
     CheckConstraint("after_epoch IS NULL OR after_epoch < epoch", name="mirror_loss_after"),
@@ -321,24 +255,10 @@ baseline that began with ``epoch`` was complete at (upto_epoch, upto_seq), and d
 that were alive before. ``passed``: entries that Redis had under numbers which SQL had passed; they are
 in quarantine, as ``conflict``."""
 
-mirror_batch = Table(
+mirror_batch = _table(
     "mirror_batch",
-    metadata,
-    _text("queue", null=False),
-    _number("batch"),
-    _number("first_epoch"),
-    _number("first_seq"),
-    _number("last_epoch"),
-    _number("last_seq"),
-    _number("entries"),
-    _number("events"),
-    _number("jobs"),
-    _number("bytes"),
-    _text("anchor", null=False),
-    _text("digest", null=False),
-    _text("found", null=False),
-    _text("prev", null=False),
-    _text("head", null=False),
+    "queue! batch:int! first_epoch:int! first_seq:int! last_epoch:int! last_seq:int! entries:int! events:int! "
+    "jobs:int! bytes:int! anchor! digest! found! prev! head!",
     PrimaryKeyConstraint("queue", "batch", name="mirror_batch_pkey"),
     CheckConstraint("batch > 0", name="mirror_batch_from_one"),
 )
@@ -347,17 +267,9 @@ its rows of mirror_epoch, mirror_loss, quarantine and mirror_prune (without thei
 batch, first, last, entries, events, jobs, bytes, anchor, digest and found, joined by spaces. ``jobs`` and ``bytes`` are
 what it takes off the backlog, ``anchor`` is the SHA-256 of its last entry."""
 
-quarantine = Table(
+quarantine = _table(
     "quarantine",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    _text("queue", null=False),
-    _number("batch"),
-    _number("epoch"),
-    _number("seq"),
-    _number("ordinal", null=True),
-    _text("kind", null=False),
-    _text("reason", null=False),
+    "id:serial queue! batch:int! epoch:int! seq:int! ordinal:int kind! reason!",
     Column("raw", LargeBinary, nullable=False),
     CheckConstraint(one_of("kind", QUARANTINE_KINDS), name="quarantine_kind"),
     CheckConstraint("batch > 0", name="quarantine_in_batch"),
@@ -367,18 +279,9 @@ quarantine = Table(
 """Entries kept byte for byte: a JSON object of base64 fields, see
 :func:`sql_audit.mirror.intake.pack`."""
 
-mirror_proof = Table(
+mirror_proof = _table(
     "mirror_proof",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    _text("queue", null=False),
-    _number("at_ms"),
-    _text("verdict", null=False),
-    _number("epoch"),
-    _number("seq"),
-    _number("batch"),
-    _text("head", null=False),
-    _number("events"),
+    "id:serial queue! at_ms:int! verdict! epoch:int! seq:int! batch:int! head! events:int!",
     CheckConstraint(one_of("verdict", PROOF_VERDICTS), name="mirror_proof_verdict"),
     Index("mirror_proof_queue", "queue", "id"),
 )
@@ -386,27 +289,10 @@ mirror_proof = Table(
 (or, ``unknown``, that nothing in it is wrong and that it does not know all). ``at_ms`` is the clock
 of the machine that verified."""
 
-mirror_prune = Table(
+mirror_prune = _table(
     "mirror_prune",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    _text("queue", null=False),
-    _number("batch"),
-    _text("kind", null=False),
-    _number("at_ms"),
-    _text("actor", null=False),
-    _text("rules", null=False),
-    _number("epoch"),
-    _number("seq"),
-    _number("cut_at_ms"),
-    _number("cut_batch"),
-    _text("head", null=False),
-    _number("through_entries"),
-    _number("through_events"),
-    _number("jobs", null=True),
-    _number("events", null=True),
-    _number("kept_events", null=True),
-    _text("kept_digest"),
+    "id:serial queue! batch:int! kind! at_ms:int! actor! rules! epoch:int! seq:int! cut_at_ms:int! cut_batch:int! "
+    "head! through_entries:int! through_events:int! jobs:int events:int kept_events:int kept_digest",
     CheckConstraint(one_of("kind", PRUNE_KINDS), name="mirror_prune_kind"),
     Index("mirror_prune_queue", "queue", "id"),
     Index("mirror_prune_batch", "queue", "batch"),

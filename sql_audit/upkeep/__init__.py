@@ -1,7 +1,6 @@
 """What an operator changes: ``prune`` removes old jobs from the log, ``restore`` puts lost jobs back into Redis.
 
 - ``plan``, ``prune``: what a prune would remove; removing it.
-- ``restore``, ``lost``, ``windows``, ``uncertain``: putting lost jobs back; which can be; remembered ids; jobs that
-  ended or were lost in a gap.
+- ``restore``, ``lost``, ``windows``: putting lost jobs back; which can be; remembered ids.
 - ``off``: switching a log off.
 """

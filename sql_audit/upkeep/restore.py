@@ -45,11 +45,11 @@ from sql_audit.mirror.unseen import Places
 from sql_audit.queries.history import audit_id
 from sql_audit.store import orphans
 from sql_audit.store.database import Database
+from sql_audit.store.gaps import ended_by_baselines
 from sql_audit.store.rows import Job
 from sql_audit.store.statements import CURSOR
 from sql_audit.store.tables import GONE, LOST
 from sql_audit.upkeep.lost import LostJob, Told, judge, tell
-from sql_audit.upkeep.uncertain import ended_by_baselines
 from sql_audit.upkeep.windows import forgotten, in_force, named, names_in_force
 
 CHUNK: Final = 1_000

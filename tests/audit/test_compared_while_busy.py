@@ -18,7 +18,7 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.values import pack
-from rq_core.protocol import claims
+from rq_core.protocol import claims, whole_queue
 from rq_core.protocol.plan import Plan
 from rq_core.protocol.reads import Reads
 from sql_audit.mirror.source import Outbox
@@ -30,6 +30,9 @@ from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.schemas import copied
 
+PAGES_BETWEEN = 7
+"""Pages of one look between which nothing happens."""
+
 
 @pytest.fixture
 def fleet(client: Client, database: Database) -> Fleet:
@@ -40,20 +43,39 @@ def fleet(client: Client, database: Database) -> Fleet:
     return fleet
 
 
-@pytest.fixture
+@pytest.fixture(params=["at once", "in pages"])
 def mirrored_between(
-    monkeypatch: pytest.MonkeyPatch, client: Client, database: Database, fleet: Fleet
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    client: Client,
+    database: Database,
+    fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """Have something happen, and all of it mirrored and trimmed, between each look at SQL and its look at Redis."""
-    look = Reads.snapshot
+    """Have something happen, and all of it mirrored and trimmed, between each look at SQL and its look at Redis, and
+    while Redis is read in pages."""
+    look, page = Reads.snapshot, whole_queue._page
+    calls = itertools.count(1)
 
     def install(happens: Callable[[], None]) -> None:
-        def snapshot(self: Reads, queue: str) -> Plan[dict[str, Any]]:
+        def work() -> None:
             happens()
             auditlog.drain(Mirror(Outbox(client), database, QUEUE))
+
+        def snapshot(self: Reads, queue: str) -> Plan[whole_queue.Snapshot]:
+            work()
             return (yield from look(self, queue))
 
-        monkeypatch.setattr(Reads, "snapshot", snapshot)
+        def between(*args: Any) -> list[Any]:
+            if next(calls) % PAGES_BETWEEN == 0:
+                work()
+            return page(*args)
+
+        if request.param == "at once":
+            monkeypatch.setattr(Reads, "snapshot", snapshot)
+            return
+        monkeypatch.setattr(whole_queue, "_page", between)
+        for name, number in {"AT_ONCE_MAX": 0, "PAGE": 5, "PAGE_FIRST": 5}.items():
+            monkeypatch.setattr(whole_queue, name, number)
 
     return install
 

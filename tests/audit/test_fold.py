@@ -315,14 +315,8 @@ def test_every_event_about_jobs_has_a_step() -> None:
 
 def test_words_come_from_the_table() -> None:
     assert set(tables.TERMINAL_STATES) == {
-        "discarded",
-        "replaced",
-        "succeeded",
-        "cancelled",
-        "pruned",
-        "removed",
-        "expired",
-    }
+        "discarded", "replaced", "succeeded", "cancelled", "pruned", "removed", "expired",
+    }  # fmt: skip
     assert set(tables.OUTCOMES) == {
         "succeeded", "retried", "died", "rolled_back", "lease_expired", "cancelled",
         tables.LOST,

@@ -69,14 +69,9 @@ class Missing:
 
 
 WAYS: list[Callable[[Missing], None]] = [
-    Missing.nothing,
-    Missing.nothing,
-    Missing.the_outbox,
-    Missing.some_entries,
-    Missing.the_oldest_entries,
-    Missing.what_happened_while_it_was_off,
-    Missing.all_that_redis_had,
-]
+    Missing.nothing, Missing.nothing, Missing.the_outbox, Missing.some_entries, Missing.the_oldest_entries,
+    Missing.what_happened_while_it_was_off, Missing.all_that_redis_had,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("ways", [WAYS[:1], WAYS], ids=["whole", "with-gaps"])

@@ -37,15 +37,9 @@ WITHOUT_PROOF: Final = {
     ("mirror_epoch", "id"): "the order of rows; what order they have is proved",
     ("mirror_loss", "id"): "the order of rows; what order they have is proved",
     ("quarantine", "id"): "the order of rows; what order they have is proved",
-    (
-        "mirror_cursor",
-        "prefix",
-    ): "Redis knows it: with another one the mirror and --redis refuse: test_sources.py",
-    (
-        "mirror_cursor",
-        "stamp",
-    ): "Redis has the same: with another one the mirror and --redis refuse: test_sources.py",
-}
+    ("mirror_cursor", "prefix"): "Redis knows it: with another one the mirror and --redis refuse: test_sources.py",
+    ("mirror_cursor", "stamp"): "Redis has the same: with another one the mirror and --redis refuse: test_sources.py",
+}  # fmt: skip
 """Columns in which a lie is not found, and why."""
 
 COLUMNS: Final = [

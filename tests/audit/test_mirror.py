@@ -136,15 +136,8 @@ def test_the_database_refuses_to_change_the_past(
         finished: dict[str, Any] = {column.name: None for column in mirror_prune.columns}
         finished |= {"id": 1, "queue": QUEUE, "kind": "done", "actor": "a", "rules": "", "head": ""}
         numbers = (
-            "at_ms",
-            "epoch",
-            "seq",
-            "cut_at_ms",
-            "batch",
-            "cut_batch",
-            "through_entries",
-            "through_events",
-        )
+            "at_ms", "epoch", "seq", "cut_at_ms", "batch", "cut_batch", "through_entries", "through_events",
+        )  # fmt: skip
         connection.execute(mirror_prune.insert(), finished | dict.fromkeys(numbers, 2**50))
         connection.commit()
     before = auditlog.events(database, QUEUE)

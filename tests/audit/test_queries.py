@@ -387,36 +387,17 @@ WRONG: list[tuple[str, int, list[str], str]] = [
     ("no file", 1, ["report", "--audit", "{tmp}/nonesuch.db"], "no audit log at"),
     ("not a database", 1, ["report", "--audit", "{tmp}/text.db"], "file is not a database"),
     ("a directory", 1, ["migrate", "--audit", "{tmp}"], "is a directory"),
-    (
-        "no such directory",
-        1,
-        ["migrate", "--audit", "/nonesuch/x.db"],
-        "there is no directory /nonesuch: make it",
-    ),
+    ("no such directory", 1, ["migrate", "--audit", "/nonesuch/x.db"], "there is no directory /nonesuch: make it"),
     ("another kind", 2, ["report", "--audit", "mysql://h/d"], "mysql is not supported"),
-    (
-        "nobody there",
-        1,
-        ["report", "--audit", "postgresql://u:pw@127.0.0.1:1/d"],
-        "does not answer",
-    ),
+    ("nobody there", 1, ["report", "--audit", "postgresql://u:pw@127.0.0.1:1/d"], "does not answer"),
     ("in memory", 2, ["run", "--json", "--audit", "sqlite://"], "would be lost"),
     ("unknown job", 2, ["history", "nonesuch", "--audit", "{log}"], "knows no job 'nonesuch'"),
     ("unknown queue", 2, ["report", "--queue", "x", "--audit", "{log}"], "knows no queue 'x'"),
     ("unknown queue to tail", 2, ["tail", "--queue", "x", "--audit", "{log}"], "no queue 'x'"),
-    (
-        "no Redis",
-        1,
-        ["run", "--json", "--once", "--audit", "{tmp}/new.db", "--redis", "redis://127.0.0.1:1"],
-        "127.0.0.1:1",
-    ),
-    (
-        "no Redis URL",
-        2,
-        ["run", "--json", "--audit", "{tmp}/new.db", "--redis", "nonsense"],
-        "nonsense",
-    ),
-]
+    ("no Redis", 1, ["run", "--json", "--once", "--audit", "{tmp}/new.db", "--redis", "redis://127.0.0.1:1"],
+        "127.0.0.1:1"),
+    ("no Redis URL", 2, ["run", "--json", "--audit", "{tmp}/new.db", "--redis", "nonsense"], "nonsense"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,8 @@ class Source:
     @property
     def words(self) -> tuple[str, ...]:
         return (
-            "--redis",
-            self.client.url,
-            "--prefix",
-            self.client.prefix,
-            "--audit",
-            self.audit_url,
-        )
+            "--redis", self.client.url, "--prefix", self.client.prefix, "--audit", self.audit_url,
+        )  # fmt: skip
 
     def add(self, *ids: str) -> None:
         jobs = [NewJob(each, self.queue, profile("task"), "{}", spec_max=65_536) for each in ids]

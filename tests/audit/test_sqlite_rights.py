@@ -15,7 +15,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from sql_audit.store import sqlite_rights
+from sql_audit.store import driver_errors
 from tests.kit import crew
 from tests.kit.processes import ROOT, Child
 from tests.kit.wait import wait_until
@@ -103,15 +103,8 @@ def test_workers_go_on_while_their_mirror_may_not_write(
         crew.app.connect_to(valkey_url)
         try:
             words = [
-                "worker",
-                "tests.kit.crew:app",
-                "-q",
-                "crew",
-                "--redis",
-                valkey_url,
-                "--audit",
-                str(audit),
-            ]
+                "worker", "tests.kit.crew:app", "-q", "crew", "--redis", valkey_url, "--audit", str(audit),
+            ]  # fmt: skip
             with Child(
                 [*BOUND, sys.executable, "-m", "rq_core.cli", *words],
                 tmp_path / "worker.log",
@@ -134,6 +127,6 @@ def test_a_file_system_that_is_mounted_read_only_is_named(
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
 
-    assert sqlite_rights.missing(tmp_path / "audit.db") == (
+    assert driver_errors.missing(tmp_path / "audit.db") == (
         f"the file system of {tmp_path} is mounted read-only"
     )

@@ -130,15 +130,8 @@ def test_enqueue_of_a_unique_name_that_is_held_says_what_became_of_the_call(
 ) -> None:
     """It said that the job's id is remembered, and no word of the job that was replaced."""
     words = (
-        "--app",
-        f"{module}:app",
-        "--redis",
-        cli.url,
-        "--prefix",
-        "rqc",
-        "--json-args",
-        '{"to": "a"}',
-    )
+        "--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc", "--json-args", '{"to": "a"}',
+    )  # fmt: skip
     held = cli.ok("enqueue", "mail", task, *words).strip()
 
     facts = cli("enqueue", "mail", task, *words, "--json")
@@ -513,14 +506,9 @@ def test_settings_are_shown_and_changed_in_seconds(cli: CommandLine, client: Cli
     )
     assert cli.ok("set", "mail", "lease=2.5") == "mail lease is the same\n"
     assert cli.ok("set", "mail").splitlines() == [
-        "lease=2.5",
-        "dead-retention=60",
-        "backlog-max-jobs=1000",
-        "backlog-max-bytes=536870912",
-        "results-max=1000000",
-        "results-max-bytes=536870912",
-        "kept-max-bytes=134217728",
-    ]
+        "lease=2.5", "dead-retention=60", "backlog-max-jobs=1000", "backlog-max-bytes=536870912", "results-max=1000000",
+        "results-max-bytes=536870912", "kept-max-bytes=134217728",
+    ]  # fmt: skip
     assert cli.json("set", "mail")["lease_ms"] == 2500
     assert last_event(client, "mail")["type"] == "policy_changed"
 

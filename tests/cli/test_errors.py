@@ -48,17 +48,12 @@ def test_where_no_server_answers_every_command_names_it_and_the_embedded_one(
         ("redis://localhost:port", "(its port is not a number up to 65535)"),
         ("redis://localhost:70000", "(its port is not a number up to 65535)"),
         ("redis+sentinel://localhost:port/s", "(its port is not a number up to 65535)"),
-        (
-            "redis://localhost:6379/zero",
-            "(its path /zero is not the number of a database, as in redis://HOST:6379/0)",
-        ),
+        ("redis://localhost:6379/zero", "(its path /zero is not the number of a database, as in redis://HOST:6379/0)"),
         ("redis://localhost:6379/-1", "its path /-1 is not the number of a database"),
         ("redis+sentinel://localhost/s/mail", "mail is not the number of a database"),
         ("redis://localhost:6379/0?db=mail", "Invalid value for 'db'"),
-        (
-            "redis://localhost:6379/0?colour=blue",
-            "redis='redis://localhost:6379/0' is not valid: must be a URL (it has no option colour: known are",
-        ),
+        ("redis://localhost:6379/0?colour=blue",
+            "redis='redis://localhost:6379/0' is not valid: must be a URL (it has no option colour: known are"),
         ("redis://localhost:6379/0?ssl_ca_certs=x", "no option ssl_ca_certs: known are"),
         ("unix:///no/such/socket?colour=blue", "no option colour: known are"),
         ("redis+sentinel://localhost/s?colour=blue", "no option colour: known are"),
@@ -68,7 +63,7 @@ def test_where_no_server_answers_every_command_names_it_and_the_embedded_one(
         ("unix:///no/such/socket", "no answer from Redis"),
         ("redis://no-such-host.invalid:6379", "no answer from Redis"),
     ],
-)
+)  # fmt: skip
 def test_a_url_that_cannot_be_used_is_told_with_what_is_wrong(
     url: str, expected: str, cli: CommandLine
 ) -> None:
@@ -274,23 +269,12 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         (("audit", "verfy"), "Did you mean 'verify'? Try"),
         (("queues", "--colour"), "No such option"),
         (("--colour", "queues"), "No such option"),
-        (
-            ("--redis", "redis://localhost", "top"),
-            "--redis belongs behind the command: `root top --redis …`",
-        ),
+        (("--redis", "redis://localhost", "top"), "--redis belongs behind the command: `root top --redis …`"),
         (("-q", "mail", "workers"), "-q belongs behind the command: `root workers -q …`"),
-        (
-            ("--audit", "a.db", "audit", "tail"),
-            "--audit belongs behind the command: `root audit tail --audit …`",
-        ),
-        (
-            ("audit", "--audit", "a.db", "tail"),
-            "--audit belongs behind the command: `root audit tail --audit …`",
-        ),
-        (
-            ("server", "--redis", "redis://localhost", "prepare"),
-            "--redis belongs behind the command: `root server prepare --redis …`",
-        ),
+        (("--audit", "a.db", "audit", "tail"), "--audit belongs behind the command: `root audit tail --audit …`"),
+        (("audit", "--audit", "a.db", "tail"), "--audit belongs behind the command: `root audit tail --audit …`"),
+        (("server", "--redis", "redis://localhost", "prepare"),
+            "--redis belongs behind the command: `root server prepare --redis …`"),
         (("enqueue", "mail"), "Missing argument 'TASK'"),
         (("enqueue", "mail", "send", "--delay", "soon"), "'soon' is not a valid float"),
         (("enqueue", "mail", "send", "--delay", "-1"), "delay=-1.0 is not valid"),
@@ -305,14 +289,8 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         (("set", "mail", "lease"), "'lease' is not a setting"),
         (("set", "mail", "lease=long"), "lease must be a number, not 'long'"),
         (("set", "mail", "backlog-max-jobs=1.5"), "backlog-max-jobs must be a number"),
-        (
-            ("set", "mail", "lease=0.1"),
-            "lease=0.1 is not valid: must be seconds (or a timedelta) from 0.2",
-        ),
-        (
-            ("set", "mail", "lease=0"),
-            "lease=0.0 is not valid: must be seconds (or a timedelta) from 0.2",
-        ),
+        (("set", "mail", "lease=0.1"), "lease=0.1 is not valid: must be seconds (or a timedelta) from 0.2"),
+        (("set", "mail", "lease=0"), "lease=0.0 is not valid: must be seconds (or a timedelta) from 0.2"),
         (("set", "mail", "lease=-1"), "lease=-1.0 is not valid"),
         (("set", "mail", "lease=nan"), "lease=nan is not valid"),
         (("worker", "tasks.py"), "give the module's name, not the file's"),
@@ -333,7 +311,7 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
     ids=lambda words: (
         " ".join(words).encode("ascii", "replace").decode() if isinstance(words, tuple) else ""
     ),
-)
+)  # fmt: skip
 def test_wrong_usage_is_told_with_what_would_be_right(
     words: tuple[str, ...], expected: str, cli: CommandLine
 ) -> None:

@@ -177,17 +177,13 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
     ("reason", "delay_ms", "why", "to_do"),
     [
         ("unknown_task", 0, "the worker does not have its task", "start a worker whose code has"),
-        (
-            "unknown_arguments",
-            0,
-            "the worker's task does not take its arguments",
-            'the log of the worker says why ("job cannot be run here")',
-        ),
+        ("unknown_arguments", 0, "the worker's task does not take its arguments",
+            'the log of the worker says why ("job cannot be run here")'),
         ("snoozed", 60_000, "its handler raised Snooze", ""),
         ("shutdown", 0, "the worker stopped", ""),
         ("not_my_turn", 0, "", ""),
     ],
-)
+)  # fmt: skip
 def test_a_job_that_was_given_back_says_why_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:

@@ -46,14 +46,8 @@ NOT_IMPLIED = {
 """By plant, key and beginning of the member: what differs, and is no difference of an index."""
 
 FACTS = (
-    "sequence",
-    "tombstones",
-    "caps_by_task",
-    "caps_by_key",
-    "remembers",
-    "results_bytes",
-    "kept_bytes",
-)
+    "sequence", "tombstones", "caps_by_task", "caps_by_key", "remembers", "results_bytes", "kept_bytes",
+)  # fmt: skip
 """What the jobs and the limits imply of `meta`."""
 
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tests.kit.door import Door
+from tests.kit.door import DoorKeeper
 
 READ: Final = 65_536
 
@@ -32,36 +29,21 @@ class _Link:
             writer.transport.abort()
 
 
-class Bus:
-    """Relays the links between nodes, on a thread of its own. Nodes are numbered from 0."""
+class Bus(DoorKeeper):
+    """Relays the links between nodes, on a thread of its own. Nodes are numbered from 0; ``door`` is the port that one
+    announces to the others."""
 
     def __init__(self, ports: list[int]) -> None:
         """``ports``: where the nodes listen for each other."""
+        super().__init__("bus", len(ports))
         self._ports = ports
-        self._doors = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
         self._cut: set[int] = set()
         self._links: set[_Link] = set()
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="bus", daemon=True)
-
-    def door(self, number: int) -> int:
-        """The port that this node announces to the others."""
-        port: int = self._doors[number].getsockname()[1]
-        return port
 
     @staticmethod
     def address(number: int) -> str:
         """Where the connections come from that this node makes."""
         return f"127.0.1.{number + 1}"
-
-    def start(self) -> None:
-        self._thread.start()
-        self._ready.wait()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._closing.set)
-        self._thread.join()
 
     @contextlib.contextmanager
     def cutting_off(self, number: int) -> Iterator[None]:
@@ -80,23 +62,7 @@ class Bus:
 
     # On the thread.
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._accept())
-        self._loop.close()
-
-    async def _accept(self) -> None:
-        self._closing = asyncio.Event()
-        doors = [
-            Door(listening, functools.partial(self._connected, number))
-            for number, listening in enumerate(self._doors)
-        ]
-        self._ready.set()
-        await self._closing.wait()
-        for door in doors:
-            await door.shut()
-
-    async def _connected(
+    async def _serve(
         self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         came_from = int(writer.get_extra_info("peername")[0].rpartition(".")[2]) - 1

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Self
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Serves one connection. It may be cancelled, and need not close the connection."""
@@ -67,3 +70,57 @@ class Door:
         await asyncio.sleep(0)
         for sock in self._inside.values():
             sock.close()
+
+
+class DoorKeeper:
+    """Serves connections to listening sockets on loopback, numbered from 0, on a thread of its own. Use it in a
+    ``with``, or start and close it."""
+
+    def __init__(self, name: str, doors: int = 1) -> None:
+        self._doors = [socket.create_server(("127.0.0.1", 0)) for _ in range(doors)]
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def door(self, number: int = 0) -> int:
+        """The port of a socket."""
+        port: int = self._doors[number].getsockname()[1]
+        return port
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # On the thread.
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._accept())
+        self._loop.close()
+
+    async def _accept(self) -> None:
+        self._closing = asyncio.Event()
+        doors = [
+            Door(each, functools.partial(self._serve, n)) for n, each in enumerate(self._doors)
+        ]
+        self._ready.set()
+        await self._closing.wait()
+        for door in doors:
+            await door.shut()
+
+    async def _serve(
+        self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serve a connection to this socket."""
+        raise NotImplementedError

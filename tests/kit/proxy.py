@@ -11,13 +11,11 @@ import contextlib
 import random
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from enum import StrEnum
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from tests.kit.door import Door, closing
+from tests.kit.door import DoorKeeper, closing
 
 READ: Final = 65_536
 SHARE: Final = 0.15
@@ -51,25 +49,26 @@ class Mode(StrEnum):
     the mode ends, so that only a deadline of the client can."""
 
 
-class Proxy:
+class Proxy(DoorKeeper):
     """Relays connections to a server on loopback, on a thread of its own. Use it in a ``with``."""
 
     def __init__(self, port: int, seed: int = 0) -> None:
+        super().__init__("proxy")
         self._target = port
         self._draw = random.Random(seed)
-        self._loop = asyncio.new_event_loop()
         self._mode = Mode.PLAIN
         self._holes = 0
         """How many black holes there were; what is older than the last one is dead."""
         self._flows = asyncio.Event()
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._serve, name="proxy")
+        # Of the proxy: the loop alone keeps no task that waits for an event of its own.
+        self._never = asyncio.Event()
+        self._flows.set()
         self.taken = 0
         """How often a mode has done something to what passed."""
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._socket.getsockname()[1]}/0"
+        return f"redis://127.0.0.1:{self.door()}/0"
 
     @contextlib.contextmanager
     def doing(self, mode: Mode) -> Iterator[None]:
@@ -88,22 +87,9 @@ class Proxy:
         else:
             self._flows.set()
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._accept())
-        self._loop.close()
-
-    async def _accept(self) -> None:
-        self._closing = asyncio.Event()
-        # Of the proxy: the loop alone keeps no task that waits for an event of its own.
-        self._never = asyncio.Event()
-        self._flows.set()
-        door = Door(self._socket, self._relay)
-        self._ready.set()
-        await self._closing.wait()
-        await door.shut()
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, _number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if self._mode is Mode.BLACK_HOLE:
             await self._stay_dead()
         try:
@@ -170,18 +156,3 @@ class Proxy:
                 head = head[size:]
         writer.write(data)
         await writer.drain()
-
-    def __enter__(self) -> Self:
-        self._ready = threading.Event()
-        self._thread.start()
-        self._ready.wait()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._closing.set)
-        self._thread.join()

@@ -331,21 +331,10 @@ def _of_every_kind(seed: Seed) -> list[tuple[str]]:
     return [
         (i,)
         for i in (
-            "dead-1",
-            "again",
-            "running",
-            "unwanted",
-            "ready",
-            "scheduled",
-            "dead-2",
-            "dead-c",
-            "c-1",
-            "open-c",
-            "behind-c",
-            "nobody",
-            "ready",
+            "dead-1", "again", "running", "unwanted", "ready", "scheduled", "dead-2", "dead-c", "c-1", "open-c",
+            "behind-c", "nobody", "ready",
         )
-    ]
+    ]  # fmt: skip
 
 
 @scene
@@ -518,34 +507,29 @@ def handshake_without_meta(seed: Seed) -> Scene:
     return _handshake()
 
 
+def _attach(stamp: str, mode: str) -> Scene:
+    args = {"by": "somebody", "audit_id": "db-1", "stamp": stamp, "mode": mode, "known": 0}
+    return Scene("attach", args, [])
+
+
 @scene
 def attach(seed: Seed) -> Scene:
     _of_every_kind(seed)
-    return Scene(
-        "attach",
-        {"by": "somebody", "audit_id": "db-1", "stamp": "s-1", "mode": "on", "known": 0},
-        [],
-    )
+    return _attach("s-1", "on")
 
 
 @scene
 def attach_in_the_middle(seed: Seed) -> Scene:
     _of_every_kind(seed)
     seed.control.xtrim(seed.keys("outbox"), maxlen=2, approximate=False)
-    return Scene(
-        "attach",
-        {"by": "somebody", "audit_id": "db-1", "stamp": "s-1", "mode": "on", "known": 0},
-        [],
-    )
+    return _attach("s-1", "on")
 
 
 @scene
 def detach(seed: Seed) -> Scene:
     _of_every_kind(seed)
     seed.attach()
-    return Scene(
-        "attach", {"by": "somebody", "audit_id": "db-1", "stamp": "", "mode": "off", "known": 0}, []
-    )
+    return _attach("", "off")
 
 
 @scene

@@ -311,19 +311,14 @@ class PostgresServer:
         options = {"stdin": subprocess.DEVNULL, "cwd": self.directory, **self._identity}
         made = subprocess.run(
             [
-                str(programs / "initdb"),
-                f"--pgdata={self.data}",
-                "--username=postgres",
-                "--auth=trust",
-                "--encoding=UTF8",
-                "--no-locale",
-                "--no-sync",
+                str(programs / "initdb"), f"--pgdata={self.data}", "--username=postgres", "--auth=trust",
+                "--encoding=UTF8", "--no-locale", "--no-sync",
             ],
             capture_output=True,
             text=True,
             check=False,
             **options,
-        )
+        )  # fmt: skip
         if made.returncode:
             raise ServerDidNotStart(f"initdb failed: {made.stdout}{made.stderr}")
         for _ in range(PORTS_TRIED):

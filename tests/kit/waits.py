@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -12,11 +13,24 @@ FOREVER_S: Final = 600.0
 """The look at the end of a wait's time must find nothing before its test has failed."""
 
 
+def meanwhile(handle: JobHandle[Any], wait_s: float = FOREVER_S) -> Future[Outcome[Any]]:
+    """The outcome of a wait in another thread, which has begun."""
+    pool = ThreadPoolExecutor(1)
+    began = threading.Event()
+
+    def wait() -> Outcome[Any]:
+        began.set()
+        return handle.wait(wait_s)
+
+    future = pool.submit(wait)
+    pool.shutdown(wait=False)
+    assert began.wait(FOREVER_S)
+    return future
+
+
 def in_thread(handle: JobHandle[Any], app: App) -> Future[Outcome[Any]]:
     """The outcome of a wait in another thread, which listens by now and has found the job alive."""
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(handle.wait, FOREVER_S)
-    pool.shutdown(wait=False)
+    future = meanwhile(handle)
     listens(app)
     return future
 

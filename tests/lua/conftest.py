@@ -4,7 +4,7 @@ What is promised of every script (when it may move a job, what an error leaves, 
 is tested on both engines; the rest on one, since Lua and the commands that scripts make are the same on both.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,8 @@ from tests.kit.seed import Seed
 
 HERE = Path(__file__).parent
 ON_BOTH = {
-    "test_matrix.py",
-    "test_crash.py",
-    "test_replay.py",
-    "test_remembered.py",
-    "test_killed_server.py",
-    "test_room.py",
-}
+    "test_matrix.py", "test_crash.py", "test_replay.py", "test_remembered.py", "test_killed_server.py", "test_room.py",
+}  # fmt: skip
 ON_ONE = (
     "test_no_read_follows_the_first_write",
     "test_an_error_at_any_read_leaves_every_byte",
@@ -40,6 +35,16 @@ trouble; the other kinds happen in the client."""
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     run_once(items, HERE, lambda file, test: file not in ON_BOTH or test.startswith(ON_ONE))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """After each test, the indexes, the state lines and the log of its queue agree, unless it has damaged them."""
+    result = yield
+    seed = pyfuncitem.funcargs.get("seed")
+    if isinstance(seed, Seed) and pyfuncitem.get_closest_marker("damaged") is None:
+        seed.assert_consistent()
+    return result
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from rq_core.scripts.script import directory, function
 from tests.kit.lua_patterns import Pattern, hard_texts, lua_texts, patterns_of
 from tests.kit.seed import Seed
 
+pytestmark = pytest.mark.damaged
+
 RING_MAX = 1_500
 """Entries: the ring of an unread outbox is 1,000 long, and is trimmed in whole nodes, now and then."""
 

@@ -121,7 +121,6 @@ def test_a_full_server_that_lost_its_functions_drains_by_scripts(seed: Seed) -> 
         assert seed.complete(first, second) == {}
     finally:
         seed.control.config_set("maxmemory", "0")
-    seed.assert_consistent()
 
 
 def test_every_script_has_a_name_that_says_what_it_is(seed: Seed) -> None:
@@ -149,6 +148,7 @@ def test_a_limit_that_no_script_wrote_stops_no_claim(seed: Seed) -> None:
     assert [job.id for job in seed.claim().jobs] == ["a"]
 
 
+@pytest.mark.damaged
 def test_a_job_without_a_place_in_line_stops_no_claim(seed: Seed) -> None:
     seed.enqueue("a")
     seed.enqueue("b", scopes=["tenant=x"])

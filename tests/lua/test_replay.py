@@ -309,22 +309,11 @@ every_single_operation = pytest.mark.parametrize(
 every_async_operation = pytest.mark.parametrize(
     "make",
     [
-        enqueue,
-        cancel,
-        edit,
-        requeue,
-        prune,
-        restore,
-        configure,
-        cap,
-        register,
-        everything,
-        enqueue_into_lanes,
-        cancel_in_lanes,
-        edit_in_lanes,
+        enqueue, cancel, edit, requeue, prune, restore, configure, cap, register, everything, enqueue_into_lanes,
+        cancel_in_lanes, edit_in_lanes,
     ],
     ids=lambda f: f.__name__,
-)
+)  # fmt: skip
 
 
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
@@ -449,17 +438,10 @@ def test_a_job_that_has_run_and_gone_does_not_run_again(lossy: LossySeed, other:
 @pytest.mark.parametrize(
     "late",
     [
-        turn,
-        complete,
-        fail,
-        rollback,
-        turn_in_lanes,
-        complete_in_lanes,
-        fail_in_lanes,
-        rollback_into_another_lane,
+        turn, complete, fail, rollback, turn_in_lanes, complete_in_lanes, fail_in_lanes, rollback_into_another_lane,
     ],
     ids=lambda f: f.__name__,
-)
+)  # fmt: skip
 def test_a_settled_job_that_has_gone_on_is_left_alone(
     lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
 ) -> None:

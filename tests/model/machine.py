@@ -7,6 +7,7 @@ wherever jobs can be claimed there is a token. A failure prints the steps that l
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -218,6 +219,17 @@ class Model:
             wait = min(LIMITS["backoff_ms"] * 2**job.unknown, LIMITS["backoff_max_ms"])
             self.move(job, "scheduled", unknown=job.unknown + 1, due=self.now + wait)
 
+    def put(self, job_id: str, delay: int, expires: int, **told: Any) -> None:
+        """A job is accepted."""
+        job = Job(job_id, "ready", self.now, **told)
+        job.old_entry = job_id in self.tombs
+        job.expires = self.now + expires if expires else None
+        if delay:
+            job.state, job.due = "scheduled", self.now + delay
+        else:
+            job.seq = self.next_place()
+        self.jobs[job_id] = job
+
     def in_force(self, job_id: str, fence: str, worker: str) -> Job | None:
         """The job, if this worker holds it under this fence."""
         job = self.jobs.get(job_id)
@@ -307,21 +319,8 @@ class Queue(RuleBasedStateMachine):
             if job_id in self.model.jobs:
                 continue
             fresh.append(job_id)
-            job = Job(
-                job_id,
-                "ready",
-                self.model.now,
-                priority=priority,
-                attempts=attempts,
-                losses=losses,
-            )
-            job.old_entry = job_id in self.model.tombs
-            job.expires = self.model.now + expires if expires else None
-            if delay:
-                job.state, job.due = "scheduled", self.model.now + delay
-            else:
-                job.seq = self.model.next_place()
-            self.model.jobs[job_id] = job
+            told = {"priority": priority, "attempts": attempts, "losses": losses}
+            self.model.put(job_id, delay, expires, **told)
 
         assert tuple(fresh) == accepted.ids
         assert len(wanted) - len(fresh) == len(accepted.duplicates)
@@ -430,6 +429,14 @@ class Queue(RuleBasedStateMachine):
                 )
             case _:
                 outcomes = self.seed.rollback(*held, reason=how, worker=worker, **LIMITS)
+        expected = self.given_back(held, worker, lambda job: self.model.give_up(job, how, delay))
+
+        assert expected == outcomes
+
+    def given_back(
+        self, held: list[tuple[str, str]], worker: str, change: Callable[[Job], object]
+    ) -> dict[str, str]:
+        """What becomes of jobs that their worker gives back, by id: those in force are changed."""
         expected = {}
         for job_id, fence in held:
             job = self.model.in_force(job_id, fence, worker)
@@ -439,10 +446,9 @@ class Queue(RuleBasedStateMachine):
                 del self.model.jobs[job_id]
                 expected[job_id] = "cancelled"
             else:
-                self.model.give_up(job, how, delay)
+                change(job)
                 expected[job_id] = job.state
-
-        assert expected == outcomes
+        return expected
 
     @rule(how=settlements, numbers=picks, delay=delays, worker=workers, limit=st.integers(1, 4))
     def take_and_settle(

@@ -58,20 +58,9 @@ class OnceQueue(Queue):
                     live.discard(holder.id)
                     replaceable.discard(holder.id)
                 expected.ids.append(job_id)
-                self.put(job_id, name, delay, expires)
+                self.model.put(job_id, delay, expires, unique=name)
 
         expected.check(accepted)
-
-    def put(self, job_id: str, name: str, delay: int, expires: int) -> None:
-        """A job is accepted."""
-        job = Job(job_id, "ready", self.model.now, unique=name)
-        job.old_entry = job_id in self.model.tombs
-        job.expires = self.model.now + expires if expires else None
-        if delay:
-            job.state, job.due = "scheduled", self.model.now + delay
-        else:
-            job.seq = self.model.next_place()
-        self.model.jobs[job_id] = job
 
     def leave(self, job: Job) -> None:
         """Another job takes its place."""

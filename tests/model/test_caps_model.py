@@ -337,20 +337,12 @@ class CapsQueue(Queue):
                 **LIMITS,
             )
         )
-        expected = {}
-        for job_id, fence in held:
-            job = self.model.in_force(job_id, fence, worker)
-            if job is None:
-                expected[job_id] = "stale" if job_id in self.model.jobs else "gone"
-            elif job.state == "cancelling":
-                del self.model.jobs[job_id]
-                expected[job_id] = "cancelled"
-            else:
-                job.lane = lanes[job_id]
-                self.model.move(job, "ready", returning=True)
-                expected[job_id] = "ready"
 
-        assert expected == outcomes
+        def change(job: Job) -> None:
+            job.lane = lanes[job.id]
+            self.model.move(job, "ready", returning=True)
+
+        assert self.given_back(held, worker, change) == outcomes
 
     @rule(
         change=changes,

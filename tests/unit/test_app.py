@@ -190,12 +190,8 @@ def test_bad_options_are_refused_by_tasks_and_by_name(
 
 
 TAKES_OPTIONS = [
-    App.job,
-    App.job_async,
-    App.enqueue,
-    App.enqueue_async,
-    PreparedTask.with_options,
-]
+    App.job, App.job_async, App.enqueue, App.enqueue_async, PreparedTask.with_options,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", TAKES_OPTIONS, ids=lambda function: function.__name__)

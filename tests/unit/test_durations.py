@@ -70,20 +70,14 @@ def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
     [
         (datetime(2026, 11, 21, 20, 23, 52, 150_000, tzinfo=UTC), 1_795_292_632_150),
         (datetime(2026, 11, 21, 20, 23, 52, 150_001, tzinfo=UTC), 1_795_292_632_151),
-        (
-            datetime(2026, 11, 21, 22, 23, 52, tzinfo=timezone(timedelta(hours=2))),
-            1_795_292_632_000,
-        ),
+        (datetime(2026, 11, 21, 22, 23, 52, tzinfo=timezone(timedelta(hours=2))), 1_795_292_632_000),
         # Both of the hour that comes twice.
         (datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")), 1_792_888_200_000),
-        (
-            datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
-            1_792_891_800_000,
-        ),
+        (datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")), 1_792_891_800_000),
         (datetime(1970, 1, 1, tzinfo=UTC), 1),
         (datetime.min.replace(tzinfo=UTC), 1),
     ],
-)
+)  # fmt: skip
 def test_an_instant_is_unix_milliseconds_and_never_too_early(value: Any, expected: int) -> None:
     assert instant_ms_of("at", value) == expected
 

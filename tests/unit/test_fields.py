@@ -58,12 +58,8 @@ def test_an_effect_names_fields_that_there_are(event: Event) -> None:
     effect = EFFECTS[event]
     told = {field.name for field in JOB_EVENT_FIELDS[event]}
     changed = [
-        *(name for name, _ in effect.takes),
-        *effect.takes_if_told,
-        *effect.zeroes,
-        *effect.clears,
-        *effect.stamps,
-    ]
+        *(name for name, _ in effect.takes), *effect.takes_if_told, *effect.zeroes, *effect.clears, *effect.stamps,
+    ]  # fmt: skip
 
     assert {source for _, source in effect.takes} | set(effect.takes_if_told) <= told
     assert set(changed) <= set(NAMES)

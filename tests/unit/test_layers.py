@@ -41,44 +41,27 @@ def test_the_tree_as_it_is_keeps_its_contracts(tree: Path) -> None:
     ("module", "added", "broken"),
     [
         ("rq_core/model/job.py", "import rq_core.worker.turns", "downwards only"),
-        (
-            "rq_core/protocol/plan.py",
+        ("rq_core/protocol/plan.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rq_core.app.app import App",
-            "downwards only",
-        ),
-        (
-            "rq_core/doctor/log.py",
-            "def late() -> None:\n    import rq_core.cli.root",
-            "downwards only",
-        ),
+            "downwards only"),
+        ("rq_core/doctor/log.py", "def late() -> None:\n    import rq_core.cli.root", "downwards only"),
         ("rq_core/app/retry.py", "from rq_core.app import app", "No circles"),
         ("rq_core/cli/root.py", "import sql_audit.errors", "never imports sql_audit"),
         ("rq_core/protocol/reads.py", "import socket", "do no I/O"),
         ("sql_audit/store/rows.py", "import sql_audit.mirror.turn", "sql_audit import downwards"),
-        (
-            "sql_audit/queries/history.py",
-            "import sql_audit.proof.replay",
-            "sql_audit import downwards",
-        ),
+        ("sql_audit/queries/history.py", "import sql_audit.proof.replay", "sql_audit import downwards"),
     ],
     ids=[
-        "upwards",
-        "for types only",
-        "inside a function",
-        "circle",
-        "sql_audit",
-        "socket",
-        "in sql_audit",
-        "sideways",
+        "upwards", "for types only", "inside a function", "circle", "sql_audit", "socket", "in sql_audit", "sideways",
     ],
-)
+)  # fmt: skip
 def test_a_forbidden_import_fails_the_contract(
     tree: Path, module: str, added: str, broken: str
 ) -> None:
     path = tree / module
     before = path.read_text()
     path.write_text(f"{before}\n{added}\n")
-    try:
+    try:  # fmt: skip
         done = lint(tree)
     finally:
         path.write_text(before)

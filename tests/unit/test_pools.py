@@ -48,21 +48,25 @@ async def test_one_connection_serves_one_exchange_after_another(
 
 
 @KINDS
-async def test_nothing_is_sent_to_a_server_that_has_ended_the_connection(
-    valkey_url: str, kind: type[Any]
+@pytest.mark.parametrize("how", ["ends it", "speaks unasked"])
+async def test_a_connection_whose_server_does_what_no_command_asked_for_is_not_used_again(
+    valkey_url: str, kind: type[Any], how: str
 ) -> None:
-    """It would count as sent, and its outcome as unknown."""
+    """What is sent to an end would count as sent, and its outcome as unknown; an old reply would be taken for the next
+    one's."""
     wire = kind(valkey_url)
     before = await ask(wire, "CLIENT", "ID")
     (idle,) = wire._pool._idle
-
-    with redis.Redis.from_url(valkey_url) as control:
-        control.client_kill_filter(_id=before)
+    if how == "ends it":
+        with redis.Redis.from_url(valkey_url) as control:
+            control.client_kill_filter(_id=before)
+    else:
+        await value(idle._made.send_command("ECHO", "nobody reads this"))
 
     def has_heard() -> bool:
         return not (idle.is_ready() if kind is PoolWire else idle.is_ready)
 
-    await wait_until_async(has_heard, "the end has been heard")
+    await wait_until_async(has_heard, "it has been heard")
     after = await ask(wire, "CLIENT", "ID")
     await value(wire.close())
 
@@ -142,28 +146,6 @@ async def test_a_line_that_moves_is_waited_in_for_longer_than_for_an_answer(
 
         assert await asyncio.gather(*asked) == [[None]] * 5
     await value(wire.close())
-
-
-@KINDS
-async def test_a_server_that_speaks_unasked_is_not_spoken_to(
-    valkey_url: str, kind: type[Any]
-) -> None:
-    """The next command would take that for its reply."""
-    wire = kind(valkey_url)
-    before = await ask(wire, "CLIENT", "ID")
-    (idle,) = wire._pool._idle
-    await value(idle._made.send_command("ECHO", "nobody reads this"))
-
-    def has_come() -> bool:
-        return not (idle.is_ready() if kind is PoolWire else idle.is_ready)
-
-    await wait_until_async(has_come, "the reply has come")
-
-    after = await ask(wire, "CLIENT", "ID")
-    await value(wire.close())
-
-    assert isinstance(after, int)
-    assert after != before
 
 
 def test_closing_breaks_no_exchange_of_another_thread(valkey_url: str) -> None:

@@ -38,12 +38,6 @@ def near(between: Proxy) -> Iterator[redis.Redis]:
         yield client
 
 
-def test_what_is_not_touched_passes(near: redis.Redis) -> None:
-    near.set("k", "v" * 1_000_000)
-
-    assert near.get("k") == b"v" * 1_000_000
-
-
 def test_a_command_whose_reply_is_dropped_was_carried_out(
     between: Proxy, near: redis.Redis, valkey: RedisServer
 ) -> None:

@@ -2,13 +2,11 @@
 
 import asyncio
 import fcntl
-import os
 import shutil
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,42 +21,9 @@ from tests.kit.processes import lives
 from tests.kit.quiet import Room
 from tests.kit.schemas import lay_schema
 from tests.kit.servers import Engine, PostgresServer, RedisServer, ServerDidNotStart
-from tests.kit.wait import wait_until, wait_until_async
+from tests.kit.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize("turn", [1, 2])
-def test_every_test_finds_an_empty_server(redis_server: RedisServer, turn: int) -> None:
-    """A key of one test must not reach the next."""
-    with redis_server.client() as client:
-        found = client.dbsize()
-        client.set(f"left-by-{turn}", "x")
-        client.config_set("maxmemory", "100mb")
-
-    assert found == 0
-
-
-def test_debug_is_allowed(redis_server: RedisServer) -> None:
-    with redis_server.client() as client:
-        client.execute_command("DEBUG", "SLEEP", "0")
-
-
-def test_a_killed_server_comes_back_with_its_synced_data(
-    start_redis: Callable[..., RedisServer],
-) -> None:
-    """Crash tests rest on this: AOF always, SIGKILL, the same port."""
-    server = start_redis(appendonly="yes", appendfsync="always")
-    with server.client() as client:
-        client.set("kept", "1")
-    before = server.url, server.pid
-    server.kill()
-    server.start()
-    with server.client(decode_responses=True) as client:
-        assert client.get("kept") == "1"
-
-    assert server.url == before[0]
-    assert server.pid != before[1]
 
 
 def test_a_server_that_cannot_start_is_an_error(tmp_path: Path, engine: Engine) -> None:
@@ -69,17 +34,6 @@ def test_a_server_that_cannot_start_is_an_error(tmp_path: Path, engine: Engine) 
 def test_a_missing_engine_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ServerDidNotStart, match="redis-server is not on PATH"):
         RedisServer(Engine("redis7", None), tmp_path).start()
-
-
-@pytest.mark.parametrize("turn", [1, 2])
-def test_every_test_finds_an_empty_database(audit_url: str, turn: int) -> None:
-    engine = sqlalchemy.create_engine(audit_url)
-    with engine.begin() as connection:
-        tables = sqlalchemy.inspect(connection).get_table_names()
-        connection.execute(sqlalchemy.text(f"CREATE TABLE left_by_{turn} (id int)"))
-    engine.dispose()
-
-    assert tables == []
 
 
 def test_a_copy_of_the_schema_is_a_migrated_database_with_an_identity_of_its_own(
@@ -96,15 +50,6 @@ def test_a_copy_of_the_schema_is_a_migrated_database_with_an_identity_of_its_own
         database.close()
 
     assert len(identities) == 2
-
-
-def test_postgres_is_current(postgres_url: str) -> None:
-    engine = sqlalchemy.create_engine(postgres_url)
-    with engine.connect() as connection:
-        version = connection.scalar(sqlalchemy.text("SHOW server_version"))
-    engine.dispose()
-
-    assert str(version).startswith("18.")
 
 
 def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
@@ -175,19 +120,6 @@ async def test_a_left_task_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError, match="left-behind"):
         await leaks.assert_no_other_tasks(before)
     task.cancel()
-
-
-def test_waiting_says_what_it_waited_for() -> None:
-    with pytest.raises(AssertionError, match=r"not within 0.02 s: the moon, last seen full"):
-        wait_until(lambda: False, lambda: "the moon, last seen full", timeout=0.02)
-
-
-async def test_waiting_takes_async_and_plain_predicates() -> None:
-    async def answer() -> str:
-        return "yes"
-
-    assert await wait_until_async(answer, "an answer") == "yes"
-    assert await wait_until_async(os.getpid, "a pid") == os.getpid()
 
 
 def test_a_test_that_is_alone_waits_for_others_and_lets_none_pass(tmp_path: Path) -> None:

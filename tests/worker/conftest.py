@@ -68,11 +68,12 @@ def run_worker(app: App) -> RunWorker:
 
 def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry, dict[str, Any]]]:
     """A job's events in the outbox, in order."""
-    found = []
-    for entry_id, raw in client.run(client.calls.audit.read_outbox(queue, "-", 10_000)):
-        entry = decode(entry_id, raw)
-        found += [(entry, event.fields) for event in entry.jobs if event.job_id == job_id]
-    return found
+    return [
+        (entry, event.fields)
+        for entry in log_of(client, queue)
+        for event in entry.jobs
+        if event.job_id == job_id
+    ]
 
 
 def event_types(client: Client, job_id: str, queue: str = "crew") -> list[str]:
@@ -82,6 +83,28 @@ def event_types(client: Client, job_id: str, queue: str = "crew") -> list[str]:
 def gone(client: Client, *ids: str) -> Callable[[], bool]:
     """For `wait_until`: whether these jobs have ended and left Redis."""
     return lambda: all(client.run(client.calls.reads.job(i, ["crew"])) is None for i in ids)
+
+
+def emptied(client: Client, *queues: str) -> Callable[[], bool]:
+    """For `wait_until`: whether no job is left in these queues, or in the crew's."""
+    snapshot = client.calls.reads.snapshot
+    return lambda: not any(client.run(snapshot(each))["jobs"] for each in queues or ("crew",))
+
+
+def attached(client: Client) -> Callable[[], bool]:
+    """For `wait_until`: whether a mirror reads the crew's queue."""
+    return lambda: bool(client.run(client.calls.reads.counts("crew")).audit)
+
+
+def mirrored(client: Client) -> Callable[[], bool]:
+    """For `wait_until`: whether the mirror has read all that has happened in the crew's queue."""
+    return lambda: client.run(client.calls.reads.counts("crew")).backlog == 0
+
+
+def log_of(client: Client, queue: str = "crew") -> list[Entry]:
+    """The outbox of a queue."""
+    read = client.calls.audit.read_outbox(queue, "-", 10_000)
+    return [decode(entry_id, raw) for entry_id, raw in client.run(read)]
 
 
 def begin(

@@ -9,7 +9,6 @@ from sqlalchemy import select
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from rq_core.model.events import decode
 from sql_audit.queries import history
 from sql_audit.store.database import Database
 from sql_audit.store.tables import job, job_event
@@ -17,6 +16,7 @@ from tests.kit import crew
 from tests.kit.command import command
 from tests.kit.crew import worker_process
 from tests.kit.wait import wait_until
+from tests.worker.conftest import log_of, mirrored
 
 
 def _left(client: Client) -> int:
@@ -62,17 +62,11 @@ def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
     app.enqueue_many(crew.function.job(n=n) for n in range(50))
     with worker_process(app.redis_url, witness, "--burst") as process:
         assert process.wait(60) == 0
-    waiting = [
-        decode(i, raw) for i, raw in client.run(client.calls.audit.read_outbox("crew", "-", 10_000))
-    ]
+    waiting = log_of(client)
     assert sum(len(e.jobs) for e in waiting if e.event == "succeeded") == 50
 
     with worker_process(app.redis_url, witness, "--audit", sqlite_url) as process:
-        wait_until(
-            lambda: client.run(client.calls.reads.counts("crew")).backlog == 0,
-            "all is mirrored",
-            timeout=30,
-        )
+        wait_until(mirrored(client), "all is mirrored", timeout=30)
         process.terminate()
         assert process.wait(60) == 0
 

@@ -11,13 +11,12 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from rq_core.model.events import decode
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.processes import lives
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
-from tests.worker.conftest import event_types, events, gone, one_engine
+from tests.worker.conftest import emptied, event_types, events, gone, log_of, one_engine
 
 
 def test_a_killed_workers_job_runs_again_within_a_lease(
@@ -90,11 +89,7 @@ def test_a_pause_of_the_whole_fleet_costs_no_claim(
         wait_until(lambda: time.monotonic() > over, "their leases are over")
         for worker in (first, second):
             os.kill(worker.pid, signal.SIGCONT)
-        wait_until(
-            lambda: not client.run(client.calls.reads.snapshot("crew"))["jobs"],
-            "all are done",
-            timeout=20,
-        )
+        wait_until(emptied(client), "all are done", timeout=20)
 
     for handle in handles:
         assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
@@ -129,9 +124,7 @@ def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
         sent = client.run(client.calls.delivery.handshake("crew")).now_ms
         assert process.wait(20) == 0
 
-    log = [
-        decode(i, raw) for i, raw in client.run(client.calls.audit.read_outbox("crew", "-", 10_000))
-    ]
+    log = log_of(client)
     claimed = [entry.at_ms for entry in log if entry.event == "claimed"]
     assert len(claimed) > 2
     assert max(claimed) <= sent + 100
@@ -202,9 +195,7 @@ def test_those_that_ran_beside_a_poison_job_do_not_die_with_it(
     app.enqueue_many([*bad, *jobs])
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(
-            lambda: all(
-                client.run(client.calls.reads.job(job.id, ["crew"])) is None for job in jobs
-            ),
+            gone(client, *(job.id for job in jobs)),
             lambda: f"the innocent jobs are done: {witness.log()}",
             timeout=140,
         )
@@ -230,11 +221,7 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_on_one_signal(
         # Also reported: else they would run again.
         wait_until(gone(client, *first), "the jobs are done", timeout=30)
         os.kill(witness.lines()[0]["pid"], signal.SIGKILL)
-        wait_until(
-            lambda: "restarting" in witness.log(),
-            "the supervisor has noticed",
-            timeout=20,
-        )
+        wait_until(lambda: "restarting" in witness.log(), "the supervisor has noticed", timeout=20)
         app.enqueue_many(crew.function.job(n=n) for n in range(20, 40))
         wait_until(lambda: len(witness.lines()) == 40, "the jobs are done", timeout=30)
         supervisor.send_signal(signal.SIGTERM)
@@ -248,11 +235,7 @@ def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
     handle = crew.exiting.enqueue(0)
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
         wait_until(lambda: witness.lines("exiting"), "it runs", timeout=30)
-        wait_until(
-            lambda: "restarting" in witness.log(),
-            "the supervisor has noticed",
-            timeout=10,
-        )
+        wait_until(lambda: "restarting" in witness.log(), "the supervisor has noticed", timeout=10)
         wait_until(lambda: handle.state() == "gone", "the job is done", timeout=30)
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(30) == 0
@@ -270,11 +253,7 @@ def test_sigterm_ends_a_worker_though_the_server_is_away(
     with worker_process(server.url, witness, "--grace", "1", *options) as process:
         wait_until(lambda: witness.lines("end"), "the worker works", timeout=20)
         server.kill()
-        wait_until(
-            lambda: "trying again" in witness.log(),
-            "the worker has noticed",
-            timeout=10,
-        )
+        wait_until(lambda: "trying again" in witness.log(), "the worker has noticed", timeout=10)
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0, witness.log()
 

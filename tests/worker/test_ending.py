@@ -25,16 +25,10 @@ from tests.worker.conftest import event_types, gone
 
 LEAVES = {
     "nothing": ("", ""),
-    "a thread": (
-        "threading.Thread(target=time.sleep, args=(60,), name='left').start()",
-        "thread left in ",
-    ),
-    "an executor": (
-        "ThreadPoolExecutor(thread_name_prefix='pool').submit(time.sleep, 60)",
-        "thread pool_0 in ",
-    ),
+    "a thread": ("threading.Thread(target=time.sleep, args=(60,), name='left').start()", "thread left in "),
+    "an executor": ("ThreadPoolExecutor(thread_name_prefix='pool').submit(time.sleep, 60)", "thread pool_0 in "),
     "an exit function that hangs": ("atexit.register(time.sleep, 60)", "the main thread"),
-}
+}  # fmt: skip
 
 
 def _ends(

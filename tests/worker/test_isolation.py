@@ -20,7 +20,7 @@ from tests.kit.crew import worker_process
 from tests.kit.processes import command_of, lives
 from tests.kit.wait import wait_until, wait_until_async
 from tests.kit.working import working
-from tests.worker.conftest import RunWorker, event_types, events
+from tests.worker.conftest import RunWorker, event_types, events, gone
 
 
 async def died(client: Client, handle: Any) -> tuple[str, dict[str, Any]]:
@@ -33,9 +33,7 @@ async def died(client: Client, handle: Any) -> tuple[str, dict[str, Any]]:
 async def begun_apart(client: Client) -> None:
     """Let a job start the process, so that its start takes nothing of a later job's timeout."""
     first = crew.apart.enqueue(n=0)
-    await wait_until_async(
-        lambda: client.run(client.calls.reads.job(first.id)) is None, "it runs", timeout=20
-    )
+    await wait_until_async(gone(client, first.id), "it runs", timeout=20)
 
 
 async def test_processes_are_used_again_and_are_never_more_than_jobs_run(
@@ -62,11 +60,7 @@ async def test_a_handler_that_hangs_is_killed_at_its_timeout(
         (line,) = witness.lines("begin")
         assert not lives(line["pid"])
         after = crew.apart.enqueue(n=1)
-        await wait_until_async(
-            lambda: client.run(client.calls.reads.job(after.id)) is None,
-            "its place is free",
-            timeout=20,
-        )
+        await wait_until_async(gone(client, after.id), "its place is free", timeout=20)
 
     assert reason == "attempts_spent"
     assert error["type"] == "HandlerTimeout"
@@ -115,9 +109,7 @@ async def test_a_crash_is_a_failure_and_no_loss(
     async with run_worker(concurrency=1) as worker:
         reason, error = await died(client, handle)
         after = crew.apart.enqueue(n=1)
-        await wait_until_async(
-            lambda: client.run(client.calls.reads.job(after.id)) is None, "work goes on", timeout=20
-        )
+        await wait_until_async(gone(client, after.id), "work goes on", timeout=20)
 
     assert (reason, error["type"], error["message"]) == ("attempts_spent", kind, words)
     assert worker.stats.failed == 2
@@ -158,13 +150,9 @@ async def test_an_async_handler_is_cancelled_and_its_process_lives_on(
     async with run_worker(concurrency=1):
         await wait_until_async(lambda: witness.lines("begin"), "it runs", timeout=20)
         handle.cancel()
-        await wait_until_async(
-            lambda: client.run(client.calls.reads.job(handle.id)) is None, "it is cancelled"
-        )
+        await wait_until_async(gone(client, handle.id), "it is cancelled")
         after = crew.apart.enqueue(n=1)
-        await wait_until_async(
-            lambda: client.run(client.calls.reads.job(after.id)) is None, "work goes on"
-        )
+        await wait_until_async(gone(client, after.id), "work goes on")
 
     assert event_types(client, handle.id)[-1] == "cancelled"
     pids = {line["pid"] for line in witness.lines()}
@@ -178,9 +166,7 @@ async def test_a_handler_that_does_not_listen_is_killed_when_it_is_cancelled_or_
     async with run_worker(concurrency=2, grace=0.0):
         await wait_until_async(lambda: len(witness.lines("begin")) == 2, "both run", timeout=20)
         cancelled.cancel()
-        await wait_until_async(
-            lambda: client.run(client.calls.reads.job(cancelled.id)) is None, "it is cancelled"
-        )
+        await wait_until_async(gone(client, cancelled.id), "it is cancelled")
 
     assert given_back.state() == "ready"
     assert events(client, given_back.id)[-1][1]["reason"] == "shutdown"

@@ -39,15 +39,21 @@ class LateWire(AsyncPoolWire):
         return replies
 
 
+async def held_back(app: App) -> tuple[LateWire, Any, Any]:
+    """A worker whose first answer that brings jobs is held back."""
+    wire = LateWire(app.redis_url)
+    worker, ending = begin(app.redis_url, wire=wire)
+    await wait_until_async(lambda: wire.held.is_set() or ending.done(), "the answer is held back")
+    assert not ending.done()
+    return wire, worker, ending
+
+
 async def test_a_job_whose_claim_is_answered_after_its_lease_is_not_begun(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """The same job ran twice at the same time, though the worker could have known that it had lost it."""
     handle = crew.sleeping.enqueue(0.1)
-    wire = LateWire(app.redis_url)
-    worker, ending = begin(app.redis_url, wire=wire)
-    await wait_until_async(lambda: wire.held.is_set() or ending.done(), "the answer is held back")
-    assert not ending.done()
+    wire, worker, ending = await held_back(app)
     async with run_worker():
         await wait_until_async(gone(client, handle.id), "the job has run elsewhere")
     wire.release.set()
@@ -76,10 +82,7 @@ async def test_a_job_whose_claim_is_answered_late_but_in_force_is_begun(
 ) -> None:
     """After an outage all claims are late: to give them back would spend their rates."""
     handle = crew.sleeping.enqueue(0.1)
-    wire = LateWire(app.redis_url)
-    worker, ending = begin(app.redis_url, wire=wire)
-    await wait_until_async(lambda: wire.held.is_set() or ending.done(), "the answer is held back")
-    assert not ending.done()
+    wire, worker, ending = await held_back(app)
     # The next lease is counted from here, so this is the moment from which on it is late.
     late = time.monotonic() + long_lease * (BEATS_IN_LEASE - 1) / BEATS_IN_LEASE
     await wait_until_async(lambda: time.monotonic() > late, "the answer is late")

@@ -22,7 +22,7 @@ from tests.kit.servers import RedisServer, engines
 from tests.kit.wait import wait_until, wait_until_async
 from tests.kit.wires import LossyAsyncWire
 from tests.rigs import outages
-from tests.worker.conftest import begin, event_types
+from tests.worker.conftest import begin, emptied, event_types, gone, log_of
 
 
 async def test_work_goes_on_after_redis_was_killed_and_restarted(
@@ -51,9 +51,7 @@ async def test_work_goes_on_after_redis_was_killed_and_restarted(
                 timeout=10.0,
             )
         client = crew.app.client
-        await wait_until_async(
-            lambda: not client.run(client.calls.reads.snapshot("crew"))["jobs"], "all is settled"
-        )
+        await wait_until_async(emptied(client), "all is settled")
         epochs = [raw for _, raw in client.run(client.calls.audit.read_outbox("crew", "-", 1000))]
     finally:
         worker.stop()
@@ -79,12 +77,8 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
         await wait_until_async(lambda: witness.lines("end"), "it finished while Redis was away")
         server.start()
         client = crew.app.client
-        await wait_until_async(
-            lambda: client.run(client.calls.reads.job(handle.id)) is None, "it is reported"
-        )
-        types = [
-            raw["type"] for _, raw in client.run(client.calls.audit.read_outbox("crew", "-", 1000))
-        ]
+        await wait_until_async(gone(client, handle.id), "it is reported")
+        types = [each.event for each in log_of(client)]
     finally:
         worker.stop()
         await running
@@ -180,9 +174,7 @@ async def test_an_unexpected_error_does_not_end_the_worker(
     try:
         for n in range(4):
             handle = await crew.coroutine.enqueue_async(n=n)
-            await wait_until_async(
-                lambda h=handle: client.run(client.calls.reads.job(h.id)) is None, "it is done"
-            )  # type: ignore[misc]
+            await wait_until_async(gone(client, handle.id), "it is done")
     finally:
         worker.stop()
         await running
@@ -250,11 +242,7 @@ async def test_an_outage_of_two_leases_costs_no_claim(
     finally:
         server.thaw()
     client = crew.app.client
-    await wait_until_async(
-        lambda: not client.run(client.calls.reads.snapshot("crew"))["jobs"],
-        "all are done",
-        timeout=20,
-    )
+    await wait_until_async(emptied(client), "all are done", timeout=20)
     types = [event_types(client, handle.id) for handle in handles]
     for worker in workers:
         worker.stop()
@@ -302,19 +290,13 @@ async def test_a_restart_that_keeps_the_caps_gives_no_claim_back(
         for n in (1, 2):
             send.enqueue()
             await wait_until_async(lambda n=n: len(begun) == n, "it ran", timeout=10.0)  # type: ignore[misc]
-            await wait_until_async(
-                lambda: not app.client.run(app.client.calls.reads.snapshot("mail"))["jobs"],
-                "it is settled",
-            )
+            await wait_until_async(emptied(app.client, "mail"), "it is settled")
             server.kill()
             server.start()
         worker.stop()
         await running
 
-        types = [
-            raw["type"]
-            for _, raw in app.client.run(app.client.calls.audit.read_outbox("mail", "-", 1000))
-        ]
+        types = [each.event for each in log_of(app.client, "mail")]
     assert begun == [1, 1]
     assert types.count("epoch_started") >= 2
     assert "rolled_back" not in types

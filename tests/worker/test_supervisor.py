@@ -22,7 +22,7 @@ from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.processes import Child, command_of, lives
 from tests.kit.wait import wait_until
-from tests.worker.conftest import event_types
+from tests.worker.conftest import attached, event_types, gone, mirrored
 
 
 def test_the_mirror_ends_with_a_supervisor_that_was_killed(
@@ -31,11 +31,7 @@ def test_the_mirror_ends_with_a_supervisor_that_was_killed(
     """It would hold the database against the mirror of the next deploy."""
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
-        wait_until(
-            lambda: client.run(client.calls.reads.counts("crew")).audit,
-            "the mirror has attached",
-            timeout=30,
-        )
+        wait_until(attached(client), "the mirror has attached", timeout=30)
         family = psutil.Process(process.pid).children(recursive=True)
         assert any("audit run" in command_of(each.pid) for each in family)
         process.kill()
@@ -69,22 +65,14 @@ def test_a_mirror_that_dies_is_replaced(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
-        wait_until(
-            lambda: client.run(client.calls.reads.counts("crew")).audit,
-            "the mirror has attached",
-            timeout=30,
-        )
+        wait_until(attached(client), "the mirror has attached", timeout=30)
         os.kill(_mirror(process).pid, signal.SIGKILL)
         wait_until(
             lambda: "the mirror ended with status -9, restarting" in witness.log(), "it is noticed"
         )
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
         wait_until(lambda: len(witness.lines()) == 5, "the jobs are done", timeout=20)
-        wait_until(
-            lambda: client.run(client.calls.reads.counts("crew")).backlog == 0,
-            "all is mirrored",
-            timeout=20,
-        )
+        wait_until(mirrored(client), "all is mirrored", timeout=20)
         process.terminate()
         assert process.wait(30) == 0
 
@@ -97,14 +85,7 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_own(
     with worker_process(app.redis_url, witness, "--processes", "2") as process:
         wait_until(lambda: witness.lines("begin"), "the worker works", timeout=20)
         handle = crew.gripping.enqueue(4)
-        wait_until(
-            lambda: (
-                client.run(client.calls.reads.job(handle.id)) is None
-                and client.run(client.calls.reads.job(beside.id)) is None
-            ),
-            "both are done",
-            timeout=30,
-        )
+        wait_until(gone(client, handle.id, beside.id), "both are done", timeout=30)
         process.terminate()
         assert process.wait(20) == 0
 
@@ -187,11 +168,7 @@ def test_a_worker_that_was_stopped_is_not_helped(
     with worker_process(app.redis_url, witness, "--processes", "2"):
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
         try:
-            wait_until(
-                lambda: client.run(client.calls.reads.job(handle.id)) is None,
-                "it ran elsewhere",
-                timeout=20,
-            )
+            wait_until(gone(client, handle.id), "it ran elsewhere", timeout=20)
         finally:
             os.kill(line["pid"], signal.SIGCONT)
 
@@ -224,11 +201,7 @@ def test_a_worker_that_has_grown_is_replaced(
     with worker_process(app.redis_url, witness, "--max-memory", "1", "--concurrency", "1") as it:
         for n in range(3):
             handle = crew.function.enqueue(n=n)
-            wait_until(
-                lambda h=handle: client.run(client.calls.reads.job(h.id)) is None,
-                "it is done",
-                timeout=30,
-            )  # type: ignore[misc]
+            wait_until(gone(client, handle.id), "it is done", timeout=30)
         it.terminate()
         assert it.wait(20) == 0
 

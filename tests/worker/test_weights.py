@@ -14,48 +14,39 @@ from rq_core.errors import InvalidOption
 from rq_core.worker import Worker, WorkerOptions
 
 
-async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """And who has nothing left leaves its share to the other: the light queue's last jobs do not crawl."""
-    app = App(valkey_url)
+async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0) -> list[str]:
+    """The queues of the jobs in the order in which they ran: so many of mail, which has this weight, and of reports."""
+    app = App(url)
     ran: list[str] = []
 
     @app.task(queue="mail")
     async def note(queue: str) -> None:
         ran.append(queue)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(lasts_s)
 
-    for queue in ("mail", "reports"):
-        app.enqueue_many(note.with_options(queue=queue).job(queue=queue) for _ in range(120))
-    options = WorkerOptions(
-        queues=("mail", "reports"), weights={"mail": 3}, concurrency=8, burst=True
-    )
+    queues = ("mail", "reports")
+    for queue in queues:
+        app.enqueue_many(note.with_options(queue=queue).job(queue=queue) for _ in range(jobs))
+    options = WorkerOptions(queues=queues, weights={"mail": weight}, concurrency=places, burst=True)
     async with asyncio.timeout(30):
         await Worker(app, options).run()
     await app.connections.aclose()
+    return ran
 
-    assert {"mail": 120, "reports": 120} == Counter(ran)
-    first = Counter(ran[:120])
+
+async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
+    """And who has nothing left leaves its share to the other: the light queue's last jobs do not crawl."""
+    queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
+
+    assert {"mail": 120, "reports": 120} == Counter(queues)
+    first = Counter(queues[:120])
     assert 80 <= first["mail"] <= 100, first
 
 
 async def test_no_queue_starves_for_one_place(valkey_url: str) -> None:
-    app = App(valkey_url)
-    ran: list[str] = []
+    queues = await ran(valkey_url, jobs=40, weight=9, places=1)
 
-    @app.task(queue="mail")
-    async def note(queue: str) -> None:
-        ran.append(queue)
-
-    for queue in ("mail", "reports"):
-        app.enqueue_many(note.with_options(queue=queue).job(queue=queue) for _ in range(40))
-    options = WorkerOptions(
-        queues=("mail", "reports"), weights={"mail": 9}, concurrency=1, burst=True
-    )
-    async with asyncio.timeout(30):
-        await Worker(app, options).run()
-    await app.connections.aclose()
-
-    assert 3 <= Counter(ran[:40])["reports"] <= 5
+    assert 3 <= Counter(queues[:40])["reports"] <= 5
 
 
 @pytest.mark.parametrize("weights", [{"mail": 0}, {"mail": 1_001}, {"other": 2}])

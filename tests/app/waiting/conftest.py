@@ -69,3 +69,11 @@ def dies(app: App, handle: JobHandle[Any]) -> None:
 
 def is_cancelled(app: App, handle: JobHandle[Any]) -> None:
     handle.cancel()
+
+
+def position(app: App) -> tuple[int, int]:
+    """Of the last entry of the outbox."""
+    latest = ["XREVRANGE", f"rqc:{{{QUEUE}}}:outbox", "+", "-", "COUNT", "1"]
+    (entries,) = app.client.run(app.client.calls.delivery.ask([latest]))
+    epoch, seq = entries[0][0].split("-")
+    return int(epoch), int(seq)

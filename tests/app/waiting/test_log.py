@@ -15,7 +15,7 @@ import pytest
 from rq_core import App, Failed, Gone, Succeeded, WaitTimeout
 from rq_core.app import awaiting
 from sql_audit.queries.endings import IDS_CHUNK, LogEndings
-from tests.app.waiting.conftest import QUEUE, fail, succeed, take
+from tests.app.waiting.conftest import QUEUE, fail, position, succeed, take
 from tests.kit.forked import forked
 
 Mirror = Callable[[], Any]
@@ -46,7 +46,7 @@ def test_an_end_is_told_though_the_id_was_used_again(
     task.enqueue(1)
     succeed(app, *take(app))
     audited()
-    (at,) = _position(app)
+    at = position(app)
     task.enqueue(2)
     audited()
     reader = LogEndings(sqlite_url)
@@ -54,7 +54,7 @@ def test_an_end_is_told_though_the_id_was_used_again(
     fail(app, *take(app))
     audited()
     dead = reader.read(QUEUE, {"again": at})
-    later = reader.read(QUEUE, {"again": _position(app)[0]})
+    later = reader.read(QUEUE, {"again": position(app)})
     reader.close()
 
     assert [Succeeded, Succeeded, Failed] == [type(each["again"]) for each in (alive, dead, later)]
@@ -200,13 +200,3 @@ def test_a_wait_that_is_given_up_leaves_no_reader_of_the_log_open(
     goes_on.set()
 
     assert closed.wait(10)
-
-
-def _position(app: App) -> list[tuple[int, int]]:
-    (entries,) = app.client.run(
-        app.client.calls.delivery.ask(
-            [["XREVRANGE", f"rqc:{{{QUEUE}}}:outbox", "+", "-", "COUNT", "1"]]
-        )
-    )
-    epoch, seq = entries[0][0].split("-")
-    return [(int(epoch), int(seq))]

@@ -10,7 +10,7 @@ import pytest
 from rq_core import App, ResultUnavailable, Succeeded, WaitTimeout
 from rq_core.errors import InvalidOption
 from rq_core.model.outcome import Kept
-from tests.app.waiting.conftest import QUEUE, succeed, take
+from tests.app.waiting.conftest import QUEUE, position, succeed, take
 
 Mirror = Callable[[], Any]
 LONG_S = 20.0
@@ -95,12 +95,12 @@ def test_a_value_of_the_life_before_is_told_to_who_waited_for_it(
 
     handle = task.with_options(id="again").enqueue(3)
     finish(app, handle)
-    upto = _position(app)
+    upto = position(app)
     task.with_options(id="again", keep_result=False).enqueue(4)
     succeed(app, *take(app))
     audited()
     reader = LogEndings(sqlite_url)
-    first, second = (reader.read(QUEUE, {"again": at})["again"] for at in (upto, _position(app)))
+    first, second = (reader.read(QUEUE, {"again": at})["again"] for at in (upto, position(app)))
     reader.close()
 
     assert ("[3.5]", None) == (first.kept.json, first.missing)  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ def test_a_value_of_the_life_before_is_of_the_task_that_returned_it(
 
     handle = task.with_options(id="again").enqueue(3)
     finish(app, handle)
-    upto = _position(app)
+    upto = position(app)
     app.tasks["note"].with_options(id="again").enqueue(4)
     audited()
     reader = LogEndings(sqlite_url)
@@ -159,16 +159,6 @@ def test_values_in_the_log_need_results_that_are_kept(app: App) -> None:
     with pytest.raises(InvalidOption, match="needs keep_result"):
         plain.with_options(audit_result="full")
     plain.with_options(audit_result="full", keep_result=60)
-
-
-def _position(app: App) -> tuple[int, int]:
-    (entries,) = app.client.run(
-        app.client.calls.delivery.ask(
-            [["XREVRANGE", f"rqc:{{{QUEUE}}}:outbox", "+", "-", "COUNT", "1"]]
-        )
-    )
-    epoch, seq = entries[0][0].split("-")
-    return int(epoch), int(seq)
 
 
 def test_the_state_of_a_job_whose_result_is_kept_needs_no_mirror(

@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -56,26 +56,11 @@ from tests.app.waiting.conftest import (
 from tests.kit.forked import forked
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
-from tests.kit.waits import listens
+from tests.kit.waits import listens, meanwhile
 
 LONG_S = 20.0
 
 Mirror = Callable[[], Any]
-
-
-def in_thread(handle: JobHandle[Any]) -> Future[Outcome[Any]]:
-    """The outcome of a wait in another thread, which has begun."""
-    pool = ThreadPoolExecutor(1)
-    began = threading.Event()
-
-    def wait() -> Outcome[Any]:
-        began.set()
-        return handle.wait(LONG_S)
-
-    future = pool.submit(wait)
-    pool.shutdown(wait=False)
-    assert began.wait(LONG_S)
-    return future
 
 
 ENDS: list[tuple[Callable[[App, JobHandle[Any]], None], type[Outcome[Any]]]] = [
@@ -100,7 +85,7 @@ def test_a_wait_ends_with_the_job_and_says_how_it_ended(
         audited()
         outcome = handle.wait(LONG_S)
     else:
-        waiting = in_thread(handle)
+        waiting = meanwhile(handle, LONG_S)
         end(app, handle)
         audited()
         outcome = waiting.result(LONG_S)
@@ -123,7 +108,7 @@ def test_a_dead_job_tells_its_error_without_an_audit_database(app: App) -> None:
 
 def test_an_expired_job_ends_its_wait(app: App, audited: Mirror) -> None:
     handle = app.tasks["note"].with_options(expires=0.05).enqueue(1)
-    waiting = in_thread(handle)
+    waiting = meanwhile(handle, LONG_S)
     wait_until(lambda: not take(app, 0) and handle.state() == "gone", "its deadline is over")
     audited()
 
@@ -133,7 +118,7 @@ def test_an_expired_job_ends_its_wait(app: App, audited: Mirror) -> None:
 def test_a_replaced_job_names_the_one_in_its_place(app: App, audited: Mirror) -> None:
     task = app.task(queue=QUEUE, name="one", unique=Unique(on_duplicate="replace"))(note)
     old = task.enqueue(1)
-    waiting = in_thread(old)
+    waiting = meanwhile(old, LONG_S)
     new = task.enqueue(1)
     audited()
 
@@ -211,7 +196,7 @@ def test_a_log_that_is_behind_is_waited_for(app: App, audited: Mirror) -> None:
     """A job that has just left Redis is not taken for gone, nor for what SQL has last heard of it."""
     handle = app.tasks["note"].enqueue(1)
     audited()
-    waiting = in_thread(handle)
+    waiting = meanwhile(handle, LONG_S)
     succeeds(app, handle)
     with pytest.raises(WaitTimeout, match="the audit database did not tell how"):
         app.handle_by_id(QUEUE, handle.id).wait(0.3)
@@ -399,7 +384,7 @@ def test_a_forked_child_waits_on_a_connection_of_its_own(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     with pytest.raises(WaitTimeout):
         handle.wait(0)
-    waiting = in_thread(handle)
+    waiting = meanwhile(handle, LONG_S)
     child = ThreadPoolExecutor(1).submit(lambda: forked(lambda: type(handle.wait(LONG_S)).__name__))
     dies(app, handle)
 
@@ -449,7 +434,7 @@ def test_as_completed_async_goes_on_in_a_forked_child(app: App) -> None:
 
 def test_closing_the_app_ends_waits(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
-    waiting = in_thread(handle)
+    waiting = meanwhile(handle, LONG_S)
     wait_until(lambda: app.connections.waiter._thread is not None, "the wait has begun")
     app.close()
 
@@ -464,7 +449,7 @@ def test_a_wait_outlives_an_outage(start_redis: Callable[..., RedisServer]) -> N
     with App(server.url) as app:
         app.task(queue=QUEUE)(note)
         handle = app.tasks["note"].enqueue(1)
-        waiting = in_thread(handle)
+        waiting = meanwhile(handle, LONG_S)
         server.kill()
         server.start()
         dies(app, handle)
@@ -541,7 +526,7 @@ def test_a_thread_whose_start_was_interrupted_ends(
     begun[0].join(LONG_S / 4)
 
     assert not begun[0].is_alive()
-    waiting = in_thread(handle)
+    waiting = meanwhile(handle, LONG_S)
     wait_until(lambda: app.connections.waiter._thread is not None, "the wait has begun")
     app.close()
     with pytest.raises(NoResult, match="the app was closed"):

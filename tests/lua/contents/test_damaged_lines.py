@@ -13,6 +13,8 @@ from rq_core.errors import QueueDamaged
 from rq_core.model.job import Claim
 from tests.kit.seed import LEASE_MS, Seed
 
+pytestmark = pytest.mark.damaged
+
 DAY = 86_400_000
 FIELDS = ["expires", "seq", "once", "keep", "claim", "since"]
 VALUES = ["1e400", "inf", "nan", "x"]

@@ -37,7 +37,6 @@ def test_a_job_that_gets_its_old_priority_back_is_claimed_once(seed: Seed) -> No
 
     assert ["a", "b"] == sorted(ids(seed))
     assert ids(seed) == []
-    assert_consistent(seed.snapshot())
 
 
 def test_a_job_in_a_lane_moves_to_the_lane_of_its_new_priority(seed: Seed) -> None:
@@ -66,7 +65,6 @@ def test_a_delay_takes_a_job_out_of_line_and_it_returns_to_its_place(seed: Seed,
     seed.enqueue("c", lane=lane)
     seed.advance(1_000)
     assert ["a", "c"] == ids(seed)
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
@@ -109,7 +107,6 @@ def test_a_scheduled_job_with_another_priority_gets_a_new_place_when_it_is_due(s
     seed.enqueue("c", priority="high")
     seed.advance(1_000)
     assert ["b", "c", "a"] == ids(seed)
-    assert_consistent(seed.snapshot())
 
 
 def test_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
@@ -122,7 +119,6 @@ def test_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
 
     assert seed.tokens() == 1
     assert {"job|a": T + 50_000.0} == seed.snapshot()["scheduled"]
-    assert_consistent(seed.snapshot())
 
 
 def test_a_deadline_is_kept_in_step(seed: Seed) -> None:
@@ -165,7 +161,6 @@ def test_a_deadline_is_taken_away_together_with_another_change(seed: Seed) -> No
 
     assert {"a": "edited"} == seed.edit("a", due="+5000", priority="high", expires="-")
     assert f"scheduled task=t priority=high due={T + 5_000} since={T}" == seed.state("a")
-    assert_consistent(seed.snapshot())
 
 
 def test_an_edit_that_gives_a_deadline_in_a_lane_lets_the_job_expire_there(seed: Seed) -> None:
@@ -175,7 +170,6 @@ def test_an_edit_that_gives_a_deadline_in_a_lane_lets_the_job_expire_there(seed:
 
     assert ["b"] == ids(seed)
     assert ["enqueued", "edited", "expired"] == events_of(seed.entries(), "a")
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize(
@@ -219,7 +213,6 @@ def test_a_job_is_edited_only_if_its_line_is_the_one_expected(seed: Seed) -> Non
         assert_outcome(seed, "edited", line=line, priority="high")
         assert_outcome(seed, "changed", line=line, priority="low")
         seed.cancel("a")
-    assert_consistent(seed.snapshot())
 
 
 def test_a_job_that_is_named_twice_is_edited_once(seed: Seed) -> None:
@@ -231,7 +224,6 @@ def test_a_job_that_is_named_twice_is_edited_once(seed: Seed) -> None:
 
     assert {"a": "edited"} == seed.client.run(seed.client.calls.delivery.call(call))
     assert ["enqueued", "edited"] == events_of(seed.entries(), "a")
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize(
@@ -274,7 +266,6 @@ def test_an_edit_and_a_claim_of_one_millisecond_leave_one_of_both_orders(seed: S
     assert ids(seed) == []
     seed.advance(1)
     assert ["due"] == ids(seed)
-    assert_consistent(seed.snapshot())
 
 
 def test_a_due_job_that_is_edited_before_a_claim_sees_it_stays_scheduled_until_then(
@@ -287,7 +278,6 @@ def test_a_due_job_that_is_edited_before_a_claim_sees_it_stays_scheduled_until_t
 
     assert f"scheduled task=t priority=high due={T + 1_000} since={T + 5_000}" == seed.state("a")
     assert ["a"] == ids(seed)
-    assert_consistent(seed.snapshot())
 
 
 def test_an_edit_in_a_blocked_lane_lets_what_stood_behind_it_come(seed: Seed) -> None:
@@ -302,7 +292,6 @@ def test_an_edit_in_a_blocked_lane_lets_what_stood_behind_it_come(seed: Seed) ->
     assert {"a": "edited"} == changes
     seed.complete(holds)
     assert ["a"] == ids(seed)
-    assert_consistent(seed.snapshot())
 
 
 def test_in_a_fair_queue_an_edited_job_keeps_its_key(seed: Seed) -> None:
@@ -316,7 +305,6 @@ def test_in_a_fair_queue_an_edited_job_keeps_its_key(seed: Seed) -> None:
     found = ids(seed)
     assert found[0] == "y2"
     assert sorted(found) == sorted(f"{t}{n}" for t in "xy" for n in range(3))
-    assert_consistent(seed.snapshot())
 
 
 def test_in_a_paused_queue_jobs_are_edited_and_wait(seed: Seed) -> None:
@@ -338,7 +326,6 @@ def test_a_unique_job_keeps_its_name(seed: Seed) -> None:
     seed.advance(1_000)
     seed.complete(seed.claim_one("a"))
     assert seed.enqueue("b", name="t/a").ids
-    assert_consistent(seed.snapshot())
 
 
 def test_a_first_cap_of_a_task_moves_a_job_that_was_edited(seed: Seed) -> None:
@@ -350,7 +337,6 @@ def test_a_first_cap_of_a_task_moves_a_job_that_was_edited(seed: Seed) -> None:
     assert ["b"] == ids(seed)
     assert {"a": "edited"} == seed.edit("a", priority="low")
     assert "lane=3+task=t" in (seed.state("a") or "")
-    assert_consistent(seed.snapshot())
 
 
 def test_250_jobs_are_edited_in_one_call(seed: Seed) -> None:
@@ -359,7 +345,6 @@ def test_250_jobs_are_edited_in_one_call(seed: Seed) -> None:
     seed.enqueue(*names[125:], lane=LANE)
 
     assert {"edited"} == set(seed.edit(*names, priority="high", expires="+9000").values())
-    assert_consistent(seed.snapshot())
     assert sorted(names) == sorted(ids(seed, 250))
 
 
@@ -378,4 +363,3 @@ def test_a_job_without_a_place_that_expires_after_a_failure_is_dead_and_readable
     assert [] == examine(seed.snapshot())
     assert {"a": "requeued"} == seed.requeue("a")
     assert ["a"] == ids(seed)
-    assert_consistent(seed.snapshot())

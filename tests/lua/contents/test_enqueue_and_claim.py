@@ -75,7 +75,6 @@ def test_an_instant_is_the_due_time_and_one_that_has_passed_is_no_delay(seed: Se
     assert f'["a",null,{T + 1},"t"' in str(logged)
     seed.live(1)
     assert [job.id for job in seed.claim(4).jobs] == ["b", "c", "d", "a"]
-    assert_consistent(seed.snapshot())
 
 
 def test_a_duplicate_changes_nothing_and_is_named(seed: Seed) -> None:
@@ -97,7 +96,6 @@ def test_the_first_of_two_with_one_id_in_a_batch_wins(seed: Seed) -> None:
     seed.enqueue(seed.job("a", priority="high"), seed.job("a", delay_ms=9), seed.job("b"))
 
     snapshot = seed.snapshot()
-    assert_consistent(snapshot)
     assert (["a"], ["b"], {}) == (snapshot["ready:1"], snapshot["ready:2"], snapshot["scheduled"])
 
 
@@ -179,7 +177,6 @@ def test_what_a_line_says_stays_when_its_job_is_claimed(
     claimed = seed.claim().jobs
     assert [("b", 2)] == [(job.id, job.number) for job in claimed]
     assert str(seed.state("b")) == f"running {said('b', 2)}{len(first) + 2} since={T}"
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
@@ -192,7 +189,6 @@ def test_an_old_entry_of_a_job_with_another_priority_is_passed_over(seed: Seed, 
     seed.enqueue("b", attempts=5)
 
     assert ["b", "a"] == [job.id for job in seed.claim().jobs]
-    assert_consistent(seed.snapshot())
 
 
 def test_a_rolled_back_job_returns_to_its_old_place(seed: Seed) -> None:
@@ -215,7 +211,6 @@ def test_a_job_rolled_back_for_later_waits_and_keeps_its_place(seed: Seed) -> No
     (again,) = seed.claim().jobs
     assert (again.id, again.failures, again.losses) == ("a", 0, 0)
     assert "seq=1" in seed.state("a")
-    assert_consistent(seed.snapshot())
 
 
 def test_a_retried_job_keeps_its_place(seed: Seed) -> None:
@@ -256,7 +251,6 @@ def test_delayed_jobs_come_in_the_order_of_their_due_times_behind_those_that_wai
     seed.advance(2_000)
 
     assert ["urgent", "waits", "first", "second"] == [c.id for c in seed.claim().jobs]
-    assert_consistent(seed.snapshot())
 
 
 def test_a_due_job_that_is_not_taken_is_listed(seed: Seed) -> None:
@@ -321,7 +315,6 @@ def test_claim_sweeps_no_more_than_it_is_told(seed: Seed) -> None:
     seed.claim(0, sweep_max=100)
     kinds = [(str(e.event), len(e.jobs)) for e in seed.entries()[-2:]]
     assert kinds == [("lease_expired", 3), ("promoted", 3)]
-    assert_consistent(seed.snapshot())
 
 
 def test_claim_passes_over_a_bounded_number_of_tombstones(seed: Seed) -> None:
@@ -350,7 +343,6 @@ def test_the_entry_of_a_cancelled_job_does_not_give_it_out_twice(seed: Seed) -> 
 
     assert sorted(claimed) == ["a", "b"]
     snapshot = seed.snapshot()
-    assert_consistent(snapshot)
     assert snapshot["ready:2"] == []
 
 
@@ -361,7 +353,6 @@ def test_an_entry_of_another_priority_gives_nothing_out(seed: Seed) -> None:
     seed.enqueue("b")
 
     assert ["b", "a"] == [c.id for c in seed.claim().jobs]
-    assert_consistent(seed.snapshot())
 
 
 def test_a_job_with_two_entries_in_its_list_is_taken_once(seed: Seed) -> None:
@@ -373,4 +364,3 @@ def test_a_job_with_two_entries_in_its_list_is_taken_once(seed: Seed) -> None:
     claimed = seed.claim()
 
     assert sorted(job.id for job in claimed.jobs) == ["a", "b", "c"]
-    seed.assert_consistent()

@@ -5,7 +5,6 @@ import pytest
 from rq_core import errors
 from rq_core.model.machine import LAYOUT
 from rq_core.model.settings import SETTINGS
-from tests.kit.consistency import assert_consistent
 from tests.kit.failover import fail_over
 from tests.kit.seed import LEASE_MS, Seed
 from tests.lua.contents.entries import T
@@ -27,7 +26,6 @@ def test_the_first_epoch_begins_with_its_creation(seed: Seed) -> None:
              "data": f'["created",null,null,"{replid}",null,false]'},
         )
     ]  # fmt: skip
-    assert_consistent(seed.snapshot())
 
 
 def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
@@ -49,7 +47,6 @@ def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
     }
     assert seed.meta("no_reap_before") == str(seed.now + LEASE_MS)
     assert seed.complete(claim) == {}
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -94,6 +91,7 @@ def test_an_epoch_is_greater_than_any_before_whatever_the_clock_says(seed: Seed)
     assert epochs == sorted(set(epochs))
 
 
+@pytest.mark.damaged
 def test_a_lost_outbox_starts_an_epoch(seed: Seed) -> None:
     seed.enqueue("a")
     seed.control.delete(seed.keys("outbox"))
@@ -115,7 +113,6 @@ def test_a_lost_meta_keeps_jobs_and_order(seed: Seed) -> None:
     seed.rollback(claim)
 
     assert ["held", "a", "b"] == [c.id for c in seed.claim().jobs]
-    assert_consistent(seed.snapshot())
 
 
 def test_after_flushall_the_queue_begins_again(seed: Seed) -> None:
@@ -128,7 +125,6 @@ def test_after_flushall_the_queue_begins_again(seed: Seed) -> None:
     assert ["epoch_started", "settlement_refused"] == [str(e.event) for e in seed.entries()]
     assert seed.meta("epoch") == str(T + 5)
     assert ["q"] == seed.client.run(seed.client.calls.reads.queues())
-    assert_consistent(seed.snapshot())
 
 
 def test_another_layout_is_refused(seed: Seed) -> None:

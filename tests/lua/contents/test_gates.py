@@ -101,6 +101,7 @@ def test_a_trim_of_a_queue_that_is_not_mirrored_is_refused_and_says_so(seed: See
 
 
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
+@pytest.mark.damaged
 def test_opening_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
     """Nobody else would: the jobs behind it were enqueued long ago."""
     shut_gate(seed)
@@ -127,6 +128,7 @@ def test_resuming_a_queue_whose_backlog_is_full_wakes_no_worker(seed: Seed) -> N
     assert seed.tokens() == 0
 
 
+@pytest.mark.damaged
 def test_the_backlog_is_what_the_mirror_has_not_read(seed: Seed) -> None:
     """Counted as trim counts it: jobs of an entry, or one for an event about the queue."""
     seed.enqueue("first")

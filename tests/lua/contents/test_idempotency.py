@@ -64,17 +64,8 @@ def test_what_is_remembered_stands_in_the_line_the_event_and_results(seed: Seed)
     assert str(len(line)) == after["meta"]["results_bytes"]
     assert line == result_line("succeeded", T + 5, T + DAY, fence=claim.fence, call=CALL)
     assert read_result("a", line)[1:] == (
-        "succeeded",
-        T + 5,
-        claim.fence,
-        T + DAY,
-        CALL,
-        None,
-        None,
-        None,
-        None,
-    )
-    assert_consistent(after)
+        "succeeded", T + 5, claim.fence, T + DAY, CALL, None, None, None, None,
+    )  # fmt: skip
 
 
 def test_a_queue_without_remembered_ids_carries_no_keys_for_them(seed: Seed) -> None:
@@ -121,7 +112,6 @@ def test_an_id_is_a_duplicate_while_its_job_lives_and_up_to_its_moment(
     assert ("a",) == enqueue(seed, "a", lane=lane).ids
     assert 1 == seed.snapshot()["meta"]["results_bytes"].count("0")
     assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
-    assert_consistent(seed.snapshot())
 
 
 def test_a_job_that_waits_for_longer_than_its_window_is_remembered_while_it_lives(
@@ -137,7 +127,6 @@ def test_a_job_that_waits_for_longer_than_its_window_is_remembered_while_it_live
 
     assert {} == seed.snapshot()["results"]
     assert ("a",) == enqueue(seed, "a").ids
-    assert_consistent(seed.snapshot())
 
 
 ENDED: list[tuple[Callable[[Seed], None], str | None]] = [
@@ -162,7 +151,6 @@ def test_every_end_leaves_what_it_was_unless_the_job_was_never_claimed(
     assert outcome == (None if line is None else line.split(" ")[0])
     assert_consistent(seed.snapshot())
     assert (outcome is None) == bool(enqueue(seed, "a", lane=lane).ids)
-    assert_consistent(seed.snapshot())
 
 
 DEATHS = [end_by_a_final_failure, end_by_an_unknown_task, end_by_poison]
@@ -187,7 +175,6 @@ def test_a_dead_job_is_remembered_as_dead_once_it_leaves(
 
     assert f"dead at={died} once={T + 3 * DAY} call={CALL}" == result(seed, "a")
     assert ("a",) == enqueue(seed, "a").duplicates
-    assert_consistent(seed.snapshot())
 
 
 def test_a_dead_job_that_is_requeued_is_the_same_job(seed: Seed) -> None:
@@ -200,7 +187,6 @@ def test_a_dead_job_that_is_requeued_is_the_same_job(seed: Seed) -> None:
 
     assert ("a",) == enqueue(seed, "a").duplicates
     assert f"succeeded at={T} fence={claim.fence}" in str(result(seed, "a"))
-    assert_consistent(seed.snapshot())
 
 
 def test_a_job_that_waits_for_its_retry_and_is_cancelled_is_remembered(seed: Seed) -> None:
@@ -221,7 +207,6 @@ def test_a_refused_settlement_is_not_remembered(seed: Seed) -> None:
     for settle in (seed.complete, seed.turn, seed.fail):
         settle(claim) if settle is not seed.turn else seed.turn(claim, limit=0)
         assert result(seed, "a") is None
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -241,7 +226,6 @@ def test_one_id_twice_in_a_call_is_compared_too(seed: Seed) -> None:
     found = seed.enqueue(*jobs)
 
     assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
-    assert_consistent(seed.snapshot())
 
 
 def test_an_id_is_noted_on_a_call_that_a_unique_name_kept_out(seed: Seed) -> None:
@@ -259,7 +243,6 @@ def test_an_id_is_noted_on_a_call_that_a_unique_name_kept_out(seed: Seed) -> Non
     assert ("k",) == enqueue(seed, "k", name=name, call=OTHER).mismatched
     seed.advance(1)
     assert ("k",) == enqueue(seed, "k", name=name).ids
-    assert_consistent(seed.snapshot())
 
 
 def test_a_call_that_a_unique_name_rejects_notes_nothing(seed: Seed) -> None:
@@ -273,7 +256,6 @@ def test_an_id_twice_in_a_call_that_a_name_kept_out_is_noted_once(seed: Seed) ->
     found = enqueue(seed, "k", "k", name="t/x")
 
     assert (("k", "a"), ("k", "a")) == found.held
-    assert_consistent(seed.snapshot())
 
 
 def test_an_id_that_was_noted_in_a_call_is_taken_for_the_rest_of_it(seed: Seed) -> None:
@@ -285,7 +267,6 @@ def test_an_id_that_was_noted_in_a_call_is_taken_for_the_rest_of_it(seed: Seed) 
 
     assert ((), (("k", "a"),) * 3) == (found.ids, found.held)
     assert ("k",) == found.mismatched
-    assert_consistent(seed.snapshot())
 
 
 def test_a_name_that_stands_is_told_in_its_place_if_the_call_is_not_compared(seed: Seed) -> None:
@@ -298,7 +279,6 @@ def test_a_name_that_stands_is_told_in_its_place_if_the_call_is_not_compared(see
         told["call_digest"],
         told["name_stands"],
     )
-    assert_consistent(seed.snapshot())
 
 
 def test_a_job_that_was_replaced_stands_as_the_one_that_replaced_it(seed: Seed) -> None:
@@ -307,7 +287,6 @@ def test_a_job_that_was_replaced_stands_as_the_one_that_replaced_it(seed: Seed) 
 
     assert f"same job=b at={T} once={T + DAY} call={CALL}" == result(seed, "k")
     assert (("k", "b"),) == enqueue(seed, "k", name="t/x").held
-    assert_consistent(seed.snapshot())
 
 
 def test_claims_forget_what_is_over_and_say_if_more_is_left(seed: Seed) -> None:
@@ -366,6 +345,7 @@ def test_a_field_without_a_moment_makes_no_id_a_duplicate(seed: Seed) -> None:
     assert {} == seed.snapshot()["results"]
 
 
+@pytest.mark.damaged
 def test_a_baseline_says_what_is_remembered_of_live_jobs(seed: Seed) -> None:
     enqueue(seed, "a")
     seed.running("b", remember_ms=DAY, call="=", name="t/x")
@@ -377,6 +357,7 @@ def test_a_baseline_says_what_is_remembered_of_live_jobs(seed: Seed) -> None:
     assert {"a": (None, T + DAY, CALL), "b": ("t/x", T + DAY, None)} == facts
 
 
+@pytest.mark.damaged
 def test_a_promoted_server_without_its_facts_remembers_all_the_same(seed: Seed) -> None:
     """What an operator deletes by hand takes no protection from jobs that live."""
     enqueue(seed, "a", "b")
@@ -399,7 +380,6 @@ def test_a_restored_job_is_remembered_and_one_that_is_remembered_is_not_put_back
     assert {"a": "remembered"} == seed.restore(seed.lost("a", **once))
     assert seed.state("a") is None
     assert ["restored", "claimed", "succeeded"] == events_of(seed.entries(), "a")
-    assert_consistent(seed.snapshot())
 
 
 class Model:

@@ -68,7 +68,6 @@ def test_a_success_keeps_its_value(seed: Seed, lane: str, turn: bool) -> None:
     assert {"a": T + 5 + HOUR} == after["kept"]
     assert str(load_of(line)) == after["meta"]["kept_bytes"]
     assert {"a": Succeeded("a", Kept('"ü"', "t"), None)} == look(seed, "a")
-    assert_consistent(after)
 
 
 def test_what_is_kept_stands_in_the_line_and_in_the_event(seed: Seed) -> None:
@@ -81,7 +80,6 @@ def test_what_is_kept_stands_in_the_line_and_in_the_event(seed: Seed) -> None:
     assert events[0].endswith(f",null,null,null,null,null,null,null,{HOUR}]]")
     assert events[1].endswith(f',null,null,{T + HOUR},"t/b",null,null,null,{HOUR}]]')
     assert events[2].endswith(f",null,null,null,null,{T + HOUR},null,null,{HOUR}]]")
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("each", [1, 2])
@@ -101,7 +99,6 @@ def test_values_go_to_the_jobs_of_their_records(seed: Seed, each: int) -> None:
         "c": Succeeded("c", missing="too_large"),
     } == look(seed, "a", "b", "c")
     assert {"a", "b"} == seed.snapshot()["returned"].keys()
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
@@ -152,7 +149,6 @@ def test_jobs_that_were_claimed_together_keep_each_its_own(seed: Seed, turn: boo
         for job in json.loads(e[1]["jobs"])
     }
     assert {i: [digest_of(values[i])] if i in after["returned"] else [] for i in digests} == digests
-    assert_consistent(after)
 
 
 def test_a_zombies_result_is_refused(seed: Seed) -> None:
@@ -166,7 +162,6 @@ def test_a_zombies_result_is_refused(seed: Seed) -> None:
     seed.complete(first, values={1: '"zombie"'})
 
     assert {"a": Succeeded("a", Kept('"true"', "t"), None)} == look(seed, "a")
-    assert_consistent(seed.snapshot())
 
 
 OTHER_ENDS: list[tuple[Callable[[Seed], None], Outcome[Any]]] = [
@@ -191,7 +186,6 @@ def test_every_end_tells_its_outcome(
 
     assert outcome.__class__ is found.__class__
     assert getattr(outcome, "reason", "") == getattr(found, "reason", "")
-    assert_consistent(seed.snapshot())
 
 
 def test_a_dead_job_tells_its_reason_after_it_was_pruned(seed: Seed) -> None:
@@ -200,7 +194,6 @@ def test_a_dead_job_tells_its_reason_after_it_was_pruned(seed: Seed) -> None:
     seed.prune("a")
 
     assert {"a": Failed("a", "final")} == look(seed, "a")
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("remember_ms", [0, HOUR])
@@ -210,7 +203,6 @@ def test_a_replaced_job_names_the_one_in_its_place(seed: Seed, remember_ms: int)
     enqueue(seed, "b", unique="replace", name="t/n")
 
     assert {"a": Replaced("a", "b")} == look(seed, "a")
-    assert_consistent(seed.snapshot())
 
 
 def test_an_id_that_is_used_again_never_has_the_result_of_the_job_before(seed: Seed) -> None:
@@ -224,7 +216,6 @@ def test_an_id_that_is_used_again_never_has_the_result_of_the_job_before(seed: S
     seed.complete(*seed.claim().jobs)
 
     assert {"a": Succeeded("a"), "b": Absent(None)} == look(seed, "a", "b")
-    assert_consistent(seed.snapshot())
 
 
 def test_a_result_is_forgotten_at_its_moment(seed: Seed) -> None:
@@ -266,7 +257,6 @@ def test_an_id_may_be_remembered_and_its_result_kept(seed: Seed) -> None:
 
     assert {"a": Succeeded("a", Kept("2", "t"), None)} == look(seed, "a")
     assert ("a",) == seed.enqueue("a").ids
-    assert_consistent(seed.snapshot())
 
 
 def test_a_value_goes_at_its_end_though_its_id_is_remembered_for_longer(seed: Seed) -> None:
@@ -290,7 +280,6 @@ def test_a_value_goes_at_its_end_though_its_id_is_remembered_for_longer(seed: Se
     seed.advance(HOUR - 1_000)
     seed.claim()
     assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("once", ["1e400", "9" * 400, "inf", "nan", "1e17", "-5", "1.5", ""])
@@ -341,7 +330,6 @@ def test_a_value_that_is_over_is_not_evicted_and_makes_room_first(seed: Seed) ->
     assert Succeeded("a", missing="expired") == look(seed, "a")["a"]
     assert {"d": '"d"'} == after["returned"]
     assert "evicted" not in after["meta"]
-    assert_consistent(after)
 
 
 def test_a_note_of_one_job_says_nothing_of_the_results_of_others(seed: Seed) -> None:
@@ -387,7 +375,6 @@ def test_a_job_that_only_keeps_its_result_waits_as_a_plain_one_does(seed: Seed) 
 
     assert {"b", "c"} == after["state"].keys()
     assert after["jobs"]["a"].startswith(f"task=t keep={HOUR} seq=1 since={T}\n")
-    assert_consistent(after)
 
 
 def bound(seed: Seed, size: int) -> None:
@@ -410,7 +397,6 @@ def test_beyond_the_bound_what_is_nearest_its_end_loses_its_value_first(seed: Se
     evicted = [i for i, f in found.items() if f.missing == "evicted"]  # type: ignore[union-attr]
     assert evicted == [str(n) for n in range(len(evicted))]
     assert str(len(evicted)) == after["meta"]["evicted"]
-    assert_consistent(after)
 
 
 def test_what_is_kept_stays_within_its_bound_for_ever(seed: Seed) -> None:
@@ -443,7 +429,6 @@ def test_short_values_make_room_one_after_the_other(
         assert look(seed, str(n))[str(n)].missing is None  # type: ignore[union-attr]
         assert int(after["meta"]["kept_bytes"]) <= 10 * size
         assert len(after["returned"]) >= min(n + 1, 8)
-    assert_consistent(seed.snapshot())
 
 
 def test_a_remembered_id_loses_its_value_and_stays(seed: Seed) -> None:
@@ -456,7 +441,6 @@ def test_a_remembered_id_loses_its_value_and_stays(seed: Seed) -> None:
 
     assert {"a": Succeeded("a", missing="evicted")} == look(seed, "a")
     assert ("a",) == enqueue(seed, "a", remember_ms=HOUR).duplicates
-    assert_consistent(seed.snapshot())
 
 
 def test_a_value_for_which_there_is_no_room_at_all_is_left_out(seed: Seed) -> None:
@@ -468,7 +452,6 @@ def test_a_value_for_which_there_is_no_room_at_all_is_left_out(seed: Seed) -> No
         seed, "a", "b"
     )
     assert {} == seed.snapshot()["returned"]
-    assert_consistent(seed.snapshot())
 
 
 def test_a_look_brings_every_value_a_bounded_number_of_bytes_at_a_time(seed: Seed) -> None:

@@ -39,7 +39,6 @@ def test_a_name_stands_in_the_line_the_event_and_slots(seed: Seed) -> None:
         by="c-1",
     )
     assert "a" == holder(seed)
-    assert_consistent(seed.snapshot())
 
 
 @LANES
@@ -52,7 +51,6 @@ def test_the_job_that_has_the_name_keeps_it_through_retries(seed: Seed, lane: st
         assert (("b", "a"),) == enqueue(seed, "b").held
     assert "a" == holder(seed)
     assert seed.state("b") is None
-    assert_consistent(seed.snapshot())
 
 
 def end_by_success(seed: Seed) -> None:
@@ -115,7 +113,6 @@ def test_whatever_ends_a_job_frees_its_name(
     assert_consistent(seed.snapshot())
     assert ("b",) == enqueue(seed, "b").ids
     assert "b" == holder(seed)
-    assert_consistent(seed.snapshot())
 
 
 def test_a_settlement_that_is_refused_frees_nothing(seed: Seed) -> None:
@@ -127,6 +124,7 @@ def test_a_settlement_that_is_refused_frees_nothing(seed: Seed) -> None:
     assert "a" == holder(seed)
 
 
+@pytest.mark.damaged
 def test_the_end_of_a_job_frees_no_name_that_another_holds(seed: Seed) -> None:
     """An operator may have mended `slots` by hand."""
     enqueue(seed, "a")
@@ -148,7 +146,6 @@ def test_a_job_that_waits_is_replaced(seed: Seed, lane: str, delay_ms: int) -> N
     assert (seed.state("a"), holder(seed)) == (None, "b")
     assert_consistent(seed.snapshot())
     assert ["b"] == [c.id for c in seed.claim().jobs]
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("waits_again", [False, True])
@@ -171,7 +168,6 @@ def test_of_one_name_in_one_call_one_job_stands(seed: Seed, how: str, stands: in
     assert (one,) == found.ids
     assert [(job.id, one) for job in jobs if job.id != one] == list(found.held)
     assert (1, one) == (len(seed.snapshot()["jobs"]), holder(seed))
-    assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
@@ -194,7 +190,6 @@ def test_an_id_that_comes_twice_in_a_call_takes_no_name_that_another_holds(
     assert held == list(accepted.held)
     assert ("twice" in accepted.ids) == (holds != "a job that runs")
     assert (("twice", "holder") in accepted.replaced) == (holds == "a job that waits")
-    assert_consistent(seed.snapshot())
 
 
 def test_a_duplicate_id_comes_before_a_held_name(seed: Seed) -> None:
@@ -223,7 +218,6 @@ def test_a_dead_job_comes_back_only_if_its_name_is_free(seed: Seed) -> None:
     assert {"a": "requeued"} == seed.requeue("a")
     assert "a" == holder(seed)
     assert (("b", "a"),) == enqueue(seed, "b").held
-    assert_consistent(seed.snapshot())
 
 
 def test_of_two_dead_jobs_of_one_name_one_comes_back(seed: Seed) -> None:
@@ -232,7 +226,6 @@ def test_of_two_dead_jobs_of_one_name_one_comes_back(seed: Seed) -> None:
         end_by_a_final_failure(seed)
 
     assert {"a": "requeued", "b": "held"} == seed.requeue("a", "b")
-    assert_consistent(seed.snapshot())
 
 
 def test_a_lost_job_is_not_put_back_while_another_holds_its_name(seed: Seed) -> None:
@@ -243,7 +236,6 @@ def test_a_lost_job_is_not_put_back_while_another_holds_its_name(seed: Seed) -> 
     lost = [seed.lost(i, unique_name=NAME) for i in ("a", "c")]
     assert {"a": "restored", "c": "held"} == seed.restore(*lost)
     assert "a" == holder(seed)
-    assert_consistent(seed.snapshot())
 
 
 HOLDERS: dict[str, Callable[[Seed], Any]] = {
@@ -268,7 +260,6 @@ def test_a_job_lives_on_without_the_name_that_an_operator_freed(seed: Seed, stan
     assert ("b",) == enqueue(seed, "b").ids
     seed.cancel("a")
     assert "b" == holder(seed)
-    assert_consistent(seed.snapshot())
 
 
 def test_freeing_a_name_that_no_job_holds_changes_nothing(seed: Seed) -> None:
@@ -285,7 +276,6 @@ def test_a_dead_job_comes_back_without_a_name_that_was_freed(seed: Seed) -> None
 
     assert {"a": "requeued"} == seed.requeue("a")
     assert "b" == holder(seed)
-    assert_consistent(seed.snapshot())
 
 
 def test_a_name_is_no_part_of_a_digest(seed: Seed) -> None:
@@ -323,7 +313,6 @@ def test_a_job_that_waits_past_its_deadline_keeps_no_other_out(
     assert ["new"] == [claim.id for claim in seed.claim().jobs]
     assert ["freed", "expired"] == events_of(seed.entries(), "old")[-2:]
     assert "new" == holder(seed)
-    assert_consistent(seed.snapshot())
 
 
 def test_an_overdue_job_keeps_its_name_if_a_cap_keeps_the_other_out(seed: Seed) -> None:
@@ -334,7 +323,6 @@ def test_an_overdue_job_keeps_its_name_if_a_cap_keeps_the_other_out(seed: Seed) 
 
     assert "old" == holder(seed)
     assert "freed" not in events_of(seed.entries(), "old")
-    assert_consistent(seed.snapshot())
 
 
 def test_a_job_that_runs_past_its_deadline_holds_its_name(seed: Seed) -> None:
@@ -356,7 +344,6 @@ def test_a_dead_job_takes_its_name_from_one_that_is_overdue(seed: Seed) -> None:
     assert_consistent(seed.snapshot())
     assert ["a"] == [claim.id for claim in seed.claim().jobs]
     assert ["enqueued", "freed", "expired"] == events_of(seed.entries(), "old")
-    assert_consistent(seed.snapshot())
 
 
 def test_a_lost_job_takes_its_name_from_one_that_is_overdue(seed: Seed) -> None:
@@ -368,4 +355,3 @@ def test_a_lost_job_takes_its_name_from_one_that_is_overdue(seed: Seed) -> None:
     assert_consistent(seed.snapshot())
     seed.claim()
     assert ["enqueued", "freed", "expired"] == events_of(seed.entries(), "old")
-    assert_consistent(seed.snapshot())

@@ -68,21 +68,8 @@ def test_claim_reads_little_more_than_it_gives_out(seed: Seed) -> None:
 
 
 HOSTILE = [
-    "-",
-    ".",
-    ":",
-    "_",
-    "a",
-    "0",
-    "nil",
-    "null",
-    "job",
-    "slot:x",
-    "A" * 128,
-    "--x",
-    "1.5",
-    "d",
-]
+    "-", ".", ":", "_", "a", "0", "nil", "null", "job", "slot:x", "A" * 128, "--x", "1.5", "d",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -116,4 +103,3 @@ def test_a_queue_of_many_lanes_keeps_their_places_where_redis_finds_them(seed: S
 
     assert seed.control.object("encoding", seed.keys("lanes")) == "hashtable"
     assert len(seed.snapshot()["lanes"]) == 100
-    assert_consistent(seed.snapshot())

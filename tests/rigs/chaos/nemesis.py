@@ -255,13 +255,8 @@ KINDS: Final[Mapping[str, Action]] = {
     **{f"net_{mode}": _mode(mode) for mode in Mode if mode not in (Mode.PLAIN, Mode.BLACK_HOLE)},
 }
 OF_PROCESSES: Final = (
-    "worker_kill",
-    "worker_stop",
-    "supervisor_kill",
-    "producer_kill",
-    "mirror_kill",
-    "mirror_stop",
-)
+    "worker_kill", "worker_stop", "supervisor_kill", "producer_kill", "mirror_kill", "mirror_stop",
+)  # fmt: skip
 OF_SERVERS: Final = tuple(
     sorted(set(KINDS) - set(OF_PROCESSES) - LOSSES - {"two_at_once", "sql_stop"})
 )

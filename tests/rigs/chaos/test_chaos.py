@@ -57,15 +57,10 @@ def test_the_last_line_has_the_keys_that_are_promised() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        outcome(unreported_loss=1),
-        outcome(unexpected=1),
-        outcome(duplicated_unexplained=1),
-        outcome(cap_violations=1),
-        outcome("violated"),
-        outcome("violated", gaps=1),
-        outcome("unknown"),
+        outcome(unreported_loss=1), outcome(unexpected=1), outcome(duplicated_unexplained=1), outcome(cap_violations=1),
+        outcome("violated"), outcome("violated", gaps=1), outcome("unknown"),
     ],
-)
+)  # fmt: skip
 def test_a_run_with_anything_wrong_is_not_clean(bad: chaos.Outcome) -> None:
     assert outcome(lost=1, orphaned_reported=1, duplicated_explained=1).clean
     assert not bad.clean

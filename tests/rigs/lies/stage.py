@@ -154,14 +154,8 @@ def make(client: Client, database: Database) -> None:
     )[0]
     epoch, _, seq = (at.decode() if isinstance(at, bytes) else at).partition("-")
     broken = [
-        "XADD",
-        f"rqc:{{{OTHER}}}:outbox",
-        f"{epoch}-{int(seq) + 1}",
-        "type",
-        "unheard of",
-        "by",
-        "-",
-    ]
+        "XADD", f"rqc:{{{OTHER}}}:outbox", f"{epoch}-{int(seq) + 1}", "type", "unheard of", "by", "-",
+    ]  # fmt: skip
     client.run(client.calls.delivery.ask([broken]))
     mirror(OTHER)
     record_proofs(database, verify(database))

@@ -144,13 +144,9 @@ PROFILES: Final = (
     Profile("pauses", network=0.05, faults=("pause", "pause", "jump"), many=6),
     Profile("failover", network=0.05, faults=("failover", "crash", "forget_scripts"), many=4),
     Profile("loss", network=0.05, faults=("restart", "restart", "flush", "crash"), many=3),
-    Profile(
-        "everything",
-        network=0.1,
-        faults=("crash", "pause", "jump", "sql", "failover", "restart", "forget_scripts"),
-        many=8,
-    ),
-)
+    Profile("everything", network=0.1,
+        faults=("crash", "pause", "jump", "sql", "failover", "restart", "forget_scripts"), many=8),
+)  # fmt: skip
 LOSING: Final = frozenset({"restart", "flush"})
 
 

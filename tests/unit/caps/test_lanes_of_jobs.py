@@ -34,15 +34,9 @@ def test_every_kind_of_cap_has_its_scope(app: App) -> None:
     )(send)
 
     assert lane(task.job("acme", "a b+c|d")).split("+") == [
-        "2",
-        "task=send",
-        "address=a%20b%2Bc%7Cd",
-        "gpu=",
-        "send.tenant=acme",
-        "send.tenant_of=ACME",
-        "task@0.5s=send",
+        "2", "task=send", "address=a%20b%2Bc%7Cd", "gpu=", "send.tenant=acme", "send.tenant_of=ACME", "task@0.5s=send",
         "tenant@60s=acme",
-    ]
+    ]  # fmt: skip
     assert {name: str(limit) for name, limit in app.declared.limits("default").items()} == {
         "tenant@60s": "100/60000ms/5",
         "send.tenant": "1",
