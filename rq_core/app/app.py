@@ -312,7 +312,7 @@ class App(ManyProducer):
             if task.options.keeps_result:
                 task.returned.check()
             if task.isolation is not None:
-                from rq_core.app.locate import place_of
+                from rq_core.app.task import place_of
 
                 place_of(task)
 

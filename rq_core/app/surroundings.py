@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from rq_core.app.around import Around
-from rq_core.app.attempt import ProcessValues, now, run
+from rq_core.app.attempt import Around, ProcessValues, now, run
 from rq_core.app.context import JobContext
 from rq_core.app.depends import Provider, Step, dependencies_of, steps_of
 from rq_core.errors import InvalidOption

@@ -13,8 +13,7 @@ import click
 
 from rq_core.cli.options import json_option, print_json, server_options
 from rq_core.cli.text import terminal
-from rq_core.model.counted import counted
-from rq_core.model.text import shorten
+from rq_core.model.text import counted, shorten
 from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.views.text import fit, oldest, one_line
 

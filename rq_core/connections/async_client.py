@@ -16,9 +16,9 @@ from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
+from rq_core.protocol.asking import in_one_step
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Accepted
-from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience, Pause, Plan, Send
 

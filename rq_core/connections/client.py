@@ -24,10 +24,9 @@ from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.enqueue import Accepted
+from rq_core.protocol.enqueue import ACCEPTED, Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience, Plan, Send
-from rq_core.protocol.single import ACCEPTED
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Line)

@@ -18,9 +18,9 @@ from rq_core.model.settings import BATCH_MAX
 from rq_core.model.state_line import read_state_lines
 from rq_core.protocol.admin import check_why
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_pairs
 from rq_core.protocol.scope_reads import entries_of
+from rq_core.protocol.steps import read_lines
 
 CHANGES_MAX: Final = 20
 """Times that a change is tried again because another operator's change came first."""
