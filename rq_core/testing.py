@@ -48,9 +48,10 @@ from rq_core.protocol import claims
 from rq_core.protocol.awaited import Nothing, Wait
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Patience, ReplyError, pairs_of
+from rq_core.protocol.plan import Patience, Plan, ReplyError, pairs_of
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_script
+from rq_core.worker.dead_hooks import DeathWatch, has_hooks
 from rq_core.worker.executor import Executor
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
@@ -212,8 +213,7 @@ class FakeWire(PoolWire):
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         """See Wire.exchange."""
-        # fakeredis lacks the form that promises to write nothing.
-        known = [["EVAL", *c[1:]] if c[0] == "EVAL_RO" else c for c in commands]
+        known = [_known(command) for command in commands]
         return _with_info(known, super().exchange(known, *how))
 
 
@@ -245,6 +245,14 @@ class FakeAsyncWire:
         self._wire.close()
 
 
+def _known(command: Sequence[Any]) -> Sequence[Any]:
+    """A command as fakeredis knows it: no EVAL_RO, and no flags of a script."""
+    if command[0] not in ("EVAL", "EVAL_RO"):
+        return command
+    script = command[1]
+    return ["EVAL", script.partition("\n")[2] if script.startswith("#!") else script, *command[2:]]
+
+
 def _with_info(commands: Sequence[Sequence[Any]], replies: list[Any]) -> list[Any]:
     """Answer INFO, which fakeredis lacks."""
     return [
@@ -264,7 +272,8 @@ class Fake:
         """Run jobs, one after another, until none is left, in these queues or all.
 
         Delays and retries are not waited for: the fake server's clock is put forward to the next.
-        What a handler raises does not escape; it stands in the list. In an event loop use
+        What a handler raises does not escape; it stands in the list. on_dead hooks are called as a worker calls
+        them: each by a job of its own, which is in the list, too. In an event loop use
         drain_async: this raises UsageError there. Raises RqCoreError after ``runs_max`` runs.
         """
         if in_event_loop():
@@ -281,10 +290,12 @@ class Fake:
         """See drain."""
         inline = _Inline(self.app)
         client = self.app.client
+        deaths: dict[str, _DeathWatch] = {}
         ran: list[Ran] = []
         try:
             while True:
                 found = queues or tuple(client.run(client.calls.reads.queues()))
+                self._note_beginning(deaths, found)
                 claims, due = self._claim(found)
                 for claim in claims:
                     done = await inline.run(claim)
@@ -294,12 +305,32 @@ class Fake:
                         raise RqCoreError(
                             f"{counted(runs_max, 'run')}, and there are still jobs left"
                         )
-                if not claims and not due:
+                if claims or self._tell_of(deaths):
+                    continue
+                if not due:
                     return ran
-                if not claims:
-                    self._put_forward(min(due.values()))
+                self._put_forward(min(due.values()))
         finally:
             await inline.close()
+
+    def _note_beginning(self, deaths: dict[str, _DeathWatch], queues: Sequence[str]) -> None:
+        """Have hooks told of deaths in these queues from now on, if there are hooks."""
+        for queue in queues if has_hooks(self.app.tasks) else ():
+            if queue not in deaths:
+                client = self.app.client
+                deaths[queue] = _DeathWatch(client.calls, queue, self.app.tasks)
+                client.run(deaths[queue].begin())
+
+    def _tell_of(self, deaths: Mapping[str, _DeathWatch]) -> bool:
+        """Enqueue the jobs of hooks for what died. Returns whether there are any."""
+        before = sum(watch.told for watch in deaths.values())
+        if deaths:
+            # A look leaves out the millisecond that is not over yet.
+            self._put_forward(1)
+        for watch in deaths.values():
+            while self.app.client.run(watch.look()):
+                pass
+        return sum(watch.told for watch in deaths.values()) > before
 
     def enqueued(self, *queues: str) -> list[Enqueued]:
         """The jobs that wait, in these queues or all: queue by queue, as they were enqueued. Nothing is run."""
@@ -355,6 +386,17 @@ def _enqueued(job: JobState, spec: Spec) -> Enqueued:
         delay=(int(due) - int(job.fields["since"])) / 1000 if due else None,
         headers=read_headers(spec.headers_json) if spec.headers_json else NO_HEADERS,
     )
+
+
+class _DeathWatch(DeathWatch):
+    """Looks by the fake server's clock."""
+
+    def _now(self) -> Plan[tuple[int, str | None]]:
+        now, seen = yield from super()._now()
+        (added,) = yield from self._calls.delivery.ask(
+            [["HGET", self._keys("meta"), "test_clock_ms"]]
+        )
+        return now + int(added or 0), seen
 
 
 _WORKER: Final = "w-test"

@@ -14,12 +14,14 @@ RqCoreError
     ├── AuditEmpty
     ├── AuditCopied
     ├── SourceDiffers
+    ├── QueuesElsewhere
     ├── CursorHeld
     ├── SchemaUnseen
     ├── SchemaBehind
     ├── SchemaAhead
     ├── SchemaForeign
     ├── PlaceTaken
+    ├── RowDamaged
     ├── NotProven
     └── MirrorBehind
 """
@@ -101,9 +103,9 @@ class AuditEmpty(AuditError):
 
 
 class AuditCopied(AuditError):
-    """the audit database {url} is a copy, or it was moved: it belongs to {bound} and is at {here}. If it is to be a
-    log of its own: `rq-core audit fork --audit {url}`. If it is the log now, after a move or a restore from a backup,
-    and no mirror writes to the other: `rq-core audit rebind --audit {url}`.
+    """the audit database {url} is a copy, or it was moved: it belongs to {bound} and is at {here}. One of two
+    commands resolves it. If it is to be a log of its own: `rq-core audit fork --audit {url}`. If it is the log now,
+    after a move or a restore from a backup, and no mirror writes to the other: `rq-core audit rebind --audit {url}`.
     """
 
     url: str
@@ -112,16 +114,31 @@ class AuditCopied(AuditError):
 
 
 class SourceDiffers(AuditError):
-    """the audit database {url} has the log of another Redis than {redis} with prefix {prefix}: {why}. If this Redis is
-    to have a log of its own, give it another database: `rq-core audit run --redis {redis} --prefix {prefix} --audit
-    ANOTHER`. If it is the log's Redis now, after it was moved, or lost everything and was used again, and no mirror
-    reads the other one: `rq-core audit adopt --redis {redis} --prefix {prefix} --audit {url}`.
+    """the audit database {url} has the log of another Redis than {redis} with prefix {prefix}: {why}. One of two
+    commands resolves it. If this Redis is to have a log of its own, give it another database: `rq-core audit run
+    --redis {redis} --prefix {prefix} --audit ANOTHER`. If it is the log's Redis now, after it was moved, or lost
+    everything and was used again, and no mirror reads the other one: `rq-core audit adopt --redis {redis} --prefix
+    {prefix} --audit {url}`.
     """
 
     url: str
     redis: str
     prefix: str
     why: str
+
+
+class QueuesElsewhere(AuditError):
+    """another audit database than {url} mirrors {queues} of Redis {redis} with prefix {prefix}, so nothing was changed.
+    Use that database. Redis knows only its id: in each database `SELECT audit_id FROM audit_meta` tells it, and the log
+    of the mirror that writes there names the place. If this database is to have the other queues only, name each of
+    them with --queue. Only if the other database is lost: `rq-core audit off QUEUE --force` for each queue that it
+    mirrors; events that were not mirrored may then be in no log.
+    """
+
+    url: str
+    redis: str
+    prefix: str
+    queues: str
 
 
 class CursorHeld(AuditError):
@@ -174,6 +191,16 @@ class PlaceTaken(AuditError):
     """queue {queue} has an event of another origin under number {number}."""
 
     queue: str
+    number: str
+
+
+class RowDamaged(AuditError):
+    """queue {queue}: the {part} {number} cannot be read: `rq-core audit verify --queue {queue}` tells what else is
+    damaged.
+    """
+
+    queue: str
+    part: str
     number: str
 
 

@@ -21,10 +21,12 @@ def span_ms_of(text: str) -> int:
 
 
 def moment_of(text: str, now: datetime) -> int:
-    """Read a time as Unix ms: ``2026-11-21 10:00``; ``10:00``, the last time that it was ten; ``10m ago``; or Unix ms.
-    It is UTC if no zone is given. Raises ValueError or OverflowError."""
+    """Read a time as Unix ms: ``2026-11-21 10:00``; ``10:00``, the last time that it was ten; ``10m ago``;
+    ``now``; or Unix ms. It is UTC if no zone is given. Raises ValueError or OverflowError."""
     if text.isascii() and text.isdigit() and len(text) <= _MS_DIGITS:
         return int(text)
+    if text == "now":
+        return int(now.timestamp() * 1000)
     if text.endswith(" ago"):
         return int(now.timestamp() * 1000) - span_ms_of(text.removesuffix(" ago").strip())
     if text[2:3] == ":":

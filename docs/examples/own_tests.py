@@ -1,10 +1,12 @@
-from rq_core import App, testing
+from rq_core import App, RetryPolicy, testing
 
 app = App()
 
 
-@app.task(queue="mail")
+@app.task(queue="mail", retry=RetryPolicy(max_attempts=2))
 def send(tenant: str, to: str) -> None:
+    if "@" not in to:
+        raise ValueError(f"{to} is no address")
     print(f"to {to} for {tenant}")
 
 
@@ -26,6 +28,23 @@ def test_a_job_can_wait_for_its_hour() -> None:
         send.with_options(delay=3600).enqueue(tenant="acme", to="ada@b.c")
         fake.advance(3600)  # puts the fake server's clock forward
         assert [ran.outcome for ran in fake.drain("mail")] == ["succeeded"]
+
+
+def test_each_attempt_is_in_the_list() -> None:
+    with testing.fake(app) as fake:
+        send.enqueue(tenant="acme", to="ada")
+        first, second = fake.drain()
+        assert (first.claim, first.outcome) == (1, "scheduled")
+        assert (second.claim, second.outcome) == (2, "dead")
+        assert second.error == "ValueError: ada is no address"  # a text, no exception
+
+
+async def test_in_an_event_loop() -> None:  # with pytest-asyncio or anyio
+    with testing.fake(app) as fake:
+        await send.enqueue_async(tenant="acme", to="ada@b.c")
+        (ran,) = await fake.drain_async()
+        assert ran.outcome == "succeeded"
+        await app.aclose()
 
 
 def test_the_function_itself() -> None:

@@ -38,7 +38,6 @@ from rq_core.app.options import (
     JobOptions,
     PriorityName,
     keep_ms_of,
-    naming_options,
     spelling_out_options,
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, spec_max
@@ -46,6 +45,7 @@ from rq_core.app.redaction import Redact, redactor_of
 from rq_core.app.registration import check_isolation, make_task
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
+from rq_core.app.unknown_options import OF_TASKS, naming_options
 from rq_core.errors import InvalidOption
 from rq_core.model.checks import check_whole
 from rq_core.model.durations import Duration, ms_of, seconds_of
@@ -162,7 +162,7 @@ class App(ManyProducer):
         max_memory: int | None = ...,
         on_dead: Hook | None = ...,
     ) -> TaskDecorator: ...
-    @naming_options
+    @naming_options("task", OF_TASKS)
     def task(
         self,
         function: Callable[..., Any] | None = None,

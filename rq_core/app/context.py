@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
@@ -26,7 +27,8 @@ class JobContext:
     """
 
     __slots__ = (
-        "_signal", "_stop", "claim", "failures", "fence", "headers", "id", "losses", "queue", "task", "worker",
+        "_over", "_signal", "_stop", "_timeout", "claim", "failures", "fence", "headers", "id", "losses", "queue",
+        "task", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +56,8 @@ class JobContext:
         self._stop: threading.Event | None = None
         """Made for the first who waits for it: most handlers never do, and it costs more than all the rest."""
         self._signal: HandlerSignal | None = None
+        self._timeout = 0.0
+        self._over: float | None = None
 
     @classmethod
     def of_claim(
@@ -78,7 +82,7 @@ class JobContext:
     @property
     def cancelled(self) -> bool:
         """Whether to stop: the job was cancelled, has timed out, or its claim is lost."""
-        return self._signal is not None
+        return self._why() is not None
 
     def raise_if_cancelled(self) -> None:
         """Raise JobCancelled, HandlerTimeout or LeaseLost if the handler should stop.
@@ -86,16 +90,22 @@ class JobContext:
         For ``def`` handlers, which cannot be interrupted; ``async def`` ones are cancelled where
         they await.
         """
-        if self._signal is not None:
-            raise self._signal
+        if (why := self._why()) is not None:
+            raise why
 
     def raise_if_too_late(self) -> None:
         """Raise HandlerTimeout or LeaseLost if the handler ended after its timeout, or after its lease was lost.
 
         The job may run again, so a dependency that is left must not take this run for a success.
         """
-        if isinstance(self._signal, HandlerTimeout | LeaseLost):
-            raise self._signal
+        why = self._why()
+        if isinstance(why, HandlerTimeout | LeaseLost):
+            raise why
+
+    def raise_if_timed_out(self) -> None:
+        """Raise HandlerTimeout if the handler ended after its timeout. Called by the worker."""
+        if isinstance(why := self._why(), HandlerTimeout):
+            raise why
 
     def wait_cancelled(self, seconds: float) -> bool:
         """Sleep, but wake as soon as the handler should stop. Returns ``cancelled``."""
@@ -103,8 +113,20 @@ class JobContext:
             with _making:
                 if self._stop is None:
                     self._stop = threading.Event()
+        if self._over is not None:
+            seconds = min(seconds, max(0.0, self._over - time.monotonic()) + 0.001)
         # Looked at after the event is there: who tells, tells first and looks for an event then.
-        return self._signal is not None or self._stop.wait(seconds)
+        return self._signal is not None or self._stop.wait(seconds) or self.cancelled
+
+    def limit(self, timeout: float, over: float) -> None:
+        """Set when its timeout is over, on the monotonic clock. Called by the worker, before the handler begins."""
+        self._timeout, self._over = timeout, over
+
+    def _why(self) -> HandlerSignal | None:
+        """Why to stop. The clock is asked, too: a worker whose event loop is blocked tells of no timeout."""
+        if self._signal is None and self._over is not None and time.monotonic() >= self._over:
+            self.tell(HandlerTimeout(seconds=self._timeout))
+        return self._signal
 
     def tell(self, signal: HandlerSignal) -> None:
         """Tell the handler to stop, and why.

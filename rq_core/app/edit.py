@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 from rq_core.app.options import JobOptions, PriorityName, priority_of
+from rq_core.app.unknown_options import OF_JOBS, unexpected
 from rq_core.errors import InvalidOption, NotEdited, UsageError
 from rq_core.protocol.admin import Change
 
@@ -37,10 +38,8 @@ def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
     an option that there is not."""
     unknown = next((name for name in options if name not in _NAMES), None)
     if unknown is not None:
-        says = f"edit() got an unexpected keyword argument {unknown!r}"
-        raise TypeError(
-            f"{says}: it changes {', '.join(_NAMES)}. A job's arguments stay as they are"
-        )
+        error = unexpected("edit() ", unknown, _NAMES, OF_JOBS, "its")
+        raise TypeError(f"{error}. A job's arguments stay as they are")
     priority, delay, at = options.get("priority"), options.get("delay"), options.get("at")
     now, expires = options.get("now", False), options.get("expires")
     if now and (delay is not None or at is not None):
@@ -74,8 +73,8 @@ _WHY: Final = {
     "cancelling": "it runs and was asked to stop, and only a job that waits can be edited. Enqueue it again when it"
     " has ended",
     "dead": "it is dead, and only a job that waits can be edited. Requeue it first: `rq-core requeue {id}`",
-    "gone": "Redis does not have it, so it may have ended: `rq-core audit history {id}` tells. Enqueue it again if it"
-    " is to run again",
+    "gone": "Redis does not have it, so it may have ended: `rq-core audit history {id} --audit URL` tells. Enqueue it"
+    " again if it is to run again",
     "changed": "its state line is another one by now. Read the line again, and decide again",
     "never": "it would become ready at its deadline or later, so no worker could begin it. Give a later deadline, or an"
     " earlier time",

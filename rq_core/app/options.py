@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack
 
+from rq_core.app.unknown_options import OF_JOBS, unexpected
 from rq_core.errors import InvalidOption
 from rq_core.model.durations import Duration, instant_ms_of, ms_of
 from rq_core.model.headers import headers_json
@@ -95,28 +95,20 @@ def spelling_out_options(function: F) -> F:
     return function
 
 
-def naming_options(function: F) -> F:
-    """Let a function refuse an option that it does not have with a list of those that it has."""
-    parameters = inspect.signature(function).parameters.values()
-    known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
-
-    @functools.wraps(function)
-    def checked(*args: Any, **options: Any) -> Any:
-        for given in options.keys() - set(known):
-            words = f"{function.__name__}() got an unexpected keyword argument {given!r}"
-            if given in ("retries", "max_retries", "max_attempts"):
-                words += " (write retry=RetryPolicy(max_attempts=…))"
-            raise TypeError(f"{words}: its options are {', '.join(known)}")
-        return function(*args, **options)
-
-    return cast("F", checked)
-
-
 def keep_ms_of(keep_result: bool | Duration) -> int:
     """How long a result is kept, in ms; 0: it is not. Raises InvalidOption."""
     if isinstance(keep_result, bool):
         return KEEP_MS if keep_result else 0
-    return ms_of("keep_result", keep_result, minimum=KEEP_S_MIN)
+    return _ms_or("True, False", "keep_result", keep_result, KEEP_S_MIN)
+
+
+def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
+    """Return a duration in ms, where ``others`` are allowed, too. Raises InvalidOption."""
+    try:
+        return ms_of(option, value, minimum=minimum)
+    except InvalidOption as error:
+        must = f"must be {others}, or {error.must.removeprefix('must be ')}"
+        raise InvalidOption(option=option, value=value, must=must) from None
 
 
 def _deadline(expires: Duration | datetime) -> dict[str, Any]:
@@ -126,7 +118,8 @@ def _deadline(expires: Duration | datetime) -> dict[str, Any]:
         if at_ms <= time.time() * 1000:
             raise InvalidOption(option="expires", value=expires, must="must lie in the future")
         return {"expires_in_ms": 0, "expires_at_ms": at_ms}
-    return {"expires_in_ms": ms_of("expires", expires, minimum=EXPIRES_S_MIN), "expires_at_ms": 0}
+    in_ms = _ms_or("a datetime", "expires", expires, EXPIRES_S_MIN)
+    return {"expires_in_ms": in_ms, "expires_at_ms": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +183,7 @@ class JobOptions:
         """
         if not options.keys() <= _TYPES.keys():
             unknown = next(name for name in options if name not in _TYPES)
-            raise TypeError(
-                f"got an unexpected keyword argument {unknown!r}: a job's options are {', '.join(_TYPES)}"
-            )
+            raise unexpected("", unknown, _TYPES, OF_JOBS, "a job's")
         given: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
         if queue is not None:
             given["queue"] = queue

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from rq_core.app.unknown_options import OF_POLICIES, naming_options
 from rq_core.errors import GiveUp, InvalidOption, RetryLater, Snooze
 from rq_core.model.durations import seconds_of
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS
@@ -155,6 +156,9 @@ class RetryPolicy:
             )
             spare = RetryPolicy(base=self.base, maximum=self.maximum)
             return spare.delay(failures, random)
+
+
+RetryPolicy.__init__ = naming_options("RetryPolicy", OF_POLICIES)(RetryPolicy.__init__)  # type: ignore[method-assign]
 
 
 def _sane(error: BaseException, after: object, otherwise: float) -> float:

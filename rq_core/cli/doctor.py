@@ -66,11 +66,12 @@ def doctor(
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []
+    unknown: list[str] = []
 
     def tell(report: dict[str, Any], *, mend: bool) -> None:
         reports.append(report)
         if not as_json:
-            _print(report, mend=mend)
+            _print(report, mend=mend, compared=not unknown)
 
     with connect(redis_url, prefix) as client:
         remarks = client.run(server_check.check(client.calls.delivery.asking))
@@ -79,7 +80,8 @@ def doctor(
         report = _report_on_list(client, mend=mend)
         if report["found"]:
             tell(report, mend=mend)
-        of_log, unknown = _queues_of_log(client, audit_url)
+        of_log, why = _queues_of_log(client, audit_url)
+        unknown += why
         if unknown:
             tell(_report(None, unknown=unknown), mend=False)
         here, lost = _named(client, queues, of_log)
@@ -241,19 +243,21 @@ def _document(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _print(report: dict[str, Any], *, mend: bool) -> None:
+def _print(report: dict[str, Any], *, mend: bool, compared: bool) -> None:
+    """Print a report. ``compared``: it could be told which queues SQL has, if an audit database was named."""
+    agrees = "all agrees" if compared else "Redis agrees with itself, and was not compared with SQL"
     queue, found, left = report["queue"] or "server", report["found"], report["left"]
     if report["error"] is not None:
         say(f"{queue}: {report['error']}")
     elif not found and not report["unknown"]:
-        say(f"{queue}: all agrees")
+        say(f"{queue}: {agrees}")
     for each in found:
         say(f"{queue}: {_line(each)}")
     for says in report["unknown"]:
         say(f"{queue}: cannot tell: {says}")
     if mend and found:
         told = report["error"] is None and not report["unknown"]
-        mended = "mended, all agrees" if told else "mended"
+        mended = f"mended, {agrees}" if told else "mended"
         say(f"{queue}: {counted(len(left), 'finding')} left" if left else f"{queue}: {mended}")
         for each in left:
             say(f"{queue}: left: {_line(each)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -18,18 +19,40 @@ from rq_core.cli.options import (
     verbose_option,
 )
 from rq_core.cli.text import say
+from rq_core.errors import ArgumentsInvalid
 from rq_core.model.machine import PRIORITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rq_core.app.app import App
+    from rq_core.app.handle import JobHandle
     from rq_core.connections.client import Client
 
 ARGS_OPTION: Final = "--json-args"
 
 
-@click.command()
+HOW: Final = (
+    f"""the task's arguments go into {ARGS_OPTION}, as in {ARGS_OPTION} '{{"to": "a@b.c"}}'"""
+)
+
+
+class _Command(click.Command):
+    """Says how to give the task's arguments to who gives them in another way."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            # Of the others each is about an option that there is.
+            if type(error) in (click.UsageError, click.NoSuchOption):
+                guess = error.format_message().removeprefix(error.message)
+                says = f"{error.message.rstrip('.')}: {HOW}.{guess}"
+                raise click.UsageError(says, error.ctx) from None
+            raise
+
+
+@click.command(cls=_Command)
 @click.argument("queue")
 @click.argument("task")
 @click.option(
@@ -101,7 +124,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
         raise UnknownTask(task=task, known=", ".join(sorted(app.tasks)) or "none")
     keys = parse_keys(given["keys"])
     app.connections = Terminal(*_server(ctx, app, given))
-    with app:
+    with app, _saying_how(values):
         handle = app.enqueue(
             queue,
             task,
@@ -115,6 +138,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
             remember=given["remember"],
             idempotency_key=given["idempotency_key"],
         )
+        why = _why_not(app, handle, queue, given) if handle.duplicate else ""
     if given["as_json"]:
         print_json(
             {"id": handle.id, "queue": queue, "task": task, "duplicate": handle.duplicate}
@@ -123,13 +147,30 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
         return
     say(handle.id)
     if handle.duplicate:
-        say(
-            f"nothing was enqueued: job {handle.id} is live, its id is remembered, or it has the unique name of this"
-            " call",
-            err=True,
-        )
+        say(f"nothing was enqueued: job {handle.id} {why}", err=True)
     if handle.discarded:
         say(f"job {handle.id} was discarded: a scope of it is full", err=True)
+
+
+@contextlib.contextmanager
+def _saying_how(values: dict[str, Any]) -> Iterator[None]:
+    """Say how to give arguments where none was given, and the task refuses that."""
+    try:
+        yield
+    except ArgumentsInvalid as error:
+        if values:
+            raise
+        raise click.UsageError(f"{error}: {HOW}") from None
+
+
+def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
+    """Say why a job stands for the one that was to be enqueued."""
+    asked = given["job_id"]
+    if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
+        return "has the unique name of this call"
+    if app.client.run(app.client.calls.reads.job(handle.id, [queue])) is not None:
+        return "is live"
+    return "has ended, and its id is remembered"
 
 
 class Terminal(Connections):

@@ -35,7 +35,7 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     """Show where the job ID stands; if it is dead, why it died; if a worker gave it back, why, and what to do.
 
     If it waits for a cap: for which, which jobs hold it now, and how many are ahead of it. A finished job
-    has left Redis; `rq-core audit history ID` knows it still, and its tracebacks. While its id is
+    has left Redis; `rq-core audit history ID --audit URL` knows it still, and its tracebacks. While its id is
     remembered or its result kept, this says how it ended, and what its handler returned.
     """
     with connect(redis_url, prefix) as client:
@@ -60,7 +60,7 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     else:
         raise click.ClickException(
             f"no live job {job_id} in {', '.join(where)}. A finished job has left Redis; if the queue is"
-            f" mirrored, `rq-core audit history {job_id}` knows it"
+            f" mirrored, `rq-core audit history {job_id} --audit URL` knows it"
         )
 
 

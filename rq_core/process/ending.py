@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -57,11 +58,13 @@ def _force(
     status: int, exiting: threading.Event, loop: asyncio.AbstractEventLoop | None
 ) -> NoReturn:
     time.sleep(FORCE_AFTER_S)
-    log.error(
-        "the work is over, but the process does not end: ending it by force after %g s. It is held by %s",
-        FORCE_AFTER_S,
-        "; ".join(holders(loop)),
-    )
+    # Whatever a filter of the app's log raises: nothing else would end the process.
+    with contextlib.suppress(Exception):
+        log.error(
+            "the work is over, but the process does not end: ending it by force after %g s. It is held by %s",
+            FORCE_AFTER_S,
+            "; ".join(holders(loop)),
+        )
     if not exiting.is_set():
         calling = threading.Thread(target=atexit._run_exitfuncs, daemon=True)  # noqa: SLF001 - as above
         calling.start()
@@ -70,7 +73,8 @@ def _force(
 
 
 def _exit(status: int) -> NoReturn:
-    logging.shutdown()
+    with contextlib.suppress(Exception):
+        logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

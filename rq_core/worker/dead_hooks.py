@@ -212,11 +212,16 @@ def _job_of(
     )
 
 
+def has_hooks(tasks: Mapping[str, Task[Any, Any]]) -> bool:
+    """Whether there are hooks among ``tasks``."""
+    return any(hook_name(task) in tasks for task in tasks)
+
+
 def death_watches(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], queues: Iterable[str]
 ) -> dict[str, DeathWatch]:
     """A watch for each queue; none if there are no hooks among ``tasks``."""
-    if not any(hook_name(task) in tasks for task in tasks):
+    if not has_hooks(tasks):
         return {}
     return {queue: DeathWatch(client.calls, queue, tasks) for queue in queues}
 

@@ -57,6 +57,8 @@ NOT_BEGUN: Final = (
 """The message of a HandlerTimeout before an isolated handler began."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
 """Of what the process of an isolated handler says; anything else is a failure that is retried."""
+HEAR_S: Final = 0.01
+"""Seconds for the loop to read what the process of an isolated handler has said before its timeout was noticed."""
 END_GRACE_S: Final = 20.0
 """Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
 less than the worker goes on to extend the lease of a job that has timed out."""
@@ -171,7 +173,6 @@ class Executor:
             self._free(running)
             return
         task = running.task
-        self._limit_time(running, running.timeout)
         if self._pool is not None and task.isolation is not None:
             running.begun = False
             running.handler = start_task(self._run_isolated(self._pool, running))
@@ -184,6 +185,7 @@ class Executor:
             self._launch_thread(running)
 
     def _launch_thread(self, running: Running) -> None:
+        self._begin_time(running)
         try:
             self._threads.submit(running)
         except RuntimeError as error:
@@ -191,6 +193,13 @@ class Executor:
             running.settled = True
             self._refuse(running.claim, "rollback", Reason.NOT_STARTED, error)
             self._free(running)
+
+    def _begin_time(self, running: Running) -> None:
+        """Begin the timeout of a handler, if it has one, in the step in which the handler begins."""
+        if running.timeout is not None:
+            running.limit = running.timeout
+            running.over = self._limits.begin(running, running.timeout)
+            running.context.limit(running.timeout, running.over)
 
     def _limit_time(self, running: Running, seconds: float | None) -> None:
         if running.limit is not None:
@@ -255,8 +264,13 @@ class Executor:
         # The task has a context of its own, so nothing has to be put back.
         job_context.enter(running.context)
         failure: BaseException | None = None
+        self._begin_time(running)
         try:
-            value = await running.function(**running.arguments)
+            try:
+                value = await running.function(**running.arguments)
+            finally:
+                if running.over is not None:
+                    running.context.raise_if_timed_out()
             if running.keeps:
                 running.keep(value)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
@@ -270,6 +284,7 @@ class Executor:
             self._free(running)
 
     async def _run_isolated(self, pool: IsolationPool, running: Running) -> None:
+        self._begin_time(running)
         try:
             raised = await pool.run(running, running.task, running.args_json)
         except BaseException as error:  # noqa: BLE001 - the claim must be settled whatever went wrong
@@ -292,7 +307,14 @@ class Executor:
 
     def _timed_out(self, running: Running) -> None:
         """The time of a handler is over, or that of one which was told to stop."""
+        if running.ended is not None:
+            # Its thread has judged itself, and the loop was late: that is reported next.
+            return
         if running.ending is None:
+            if self._pool is not None and self._pool.has_said(running):
+                # Its process judges itself, too: that is heard first.
+                self._limit_time(running, HEAR_S)
+                return
             assert running.timeout is not None
             why = None if running.begun else NOT_BEGUN.format(running.timeout)
             self.end(running, HandlerTimeout(why, seconds=running.timeout))
@@ -313,7 +335,7 @@ class Executor:
         claim = running.claim
         if error is None or running.value:
             # One that has returned has done its work, whatever ended the making of its JSON.
-            ran_s = time.monotonic() - running.started
+            ran_s = (running.ended or time.monotonic()) - running.started
             if running.value and running.value.startswith(NO_VALUE):
                 why = reason_of(running.value.removeprefix(NO_VALUE))
                 log.warning(
@@ -374,7 +396,7 @@ class Executor:
         self, running: Running, verdict: str, delay_ms: int, reason: str, error: str = "null"
     ) -> None:
         """Have the end of a handler reported that was no success."""
-        ran_s = time.monotonic() - running.started
+        ran_s = (running.ended or time.monotonic()) - running.started
         self._on_settlement(
             Settlement(
                 running.claim,
@@ -410,9 +432,16 @@ def _call(running: Running) -> None:
         # It was to stop before its thread began.
         raise running.ending
     job_context.enter(running.context)
-    value = running.function(**running.arguments)
-    if running.keeps:
-        running.keep(value)
+    try:
+        try:
+            value = running.function(**running.arguments)
+        finally:
+            if running.over is not None:
+                running.context.raise_if_timed_out()
+        if running.keeps:
+            running.keep(value)
+    finally:
+        running.ended = time.monotonic()
 
 
 def _facts(running: Running) -> dict[str, Any]:

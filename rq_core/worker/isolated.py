@@ -121,11 +121,17 @@ def _carry_out(
         function, around = task.function, task.app.surroundings
         if task.steps or around.arounds:
             function = around.wrap(task, running.context, running.resources)
+        if request["limit"] is not None:
+            running.context.limit(*request["limit"])
         with job_context.running(running.context):
-            if task.is_async:
-                value = running.own_loop.run(_awaited(running, function, arguments))
-            else:
-                value = function(**arguments)
+            try:
+                if task.is_async:
+                    value = running.own_loop.run(_awaited(running, function, arguments))
+                else:
+                    running.context.raise_if_cancelled()
+                    value = function(**arguments)
+            finally:
+                running.context.raise_if_timed_out()
             if request["keep"]:
                 pipe.send_bytes(json.dumps(RETURNED).encode())
                 returned = {"value": task.returned.dump(value, request["keep"])}

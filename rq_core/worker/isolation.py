@@ -65,7 +65,7 @@ class IsolationPool:
         self._context = multiprocessing.get_context("spawn")
         self._senders = concurrent.futures.ThreadPoolExecutor(4, "rq-core-send")
         self._idle: list[_Child] = []
-        self._busy: set[_Child] = set()
+        self._busy: dict[Running, _Child] = {}
 
     async def run(self, running: Running, task: Task[Any, Any], args_json: str) -> Raised | None:
         """Run a handler to its end. Returns what it raised. Raises HandlerDied if its process ended instead.
@@ -73,7 +73,7 @@ class IsolationPool:
         Cancelled, it tells the handler to stop, waits a little, and kills its process.
         """
         child = self._take(task)
-        self._busy.add(child)
+        self._busy[running] = child
         whole = False
         try:
             await self._send(child, _request(running, task, args_json))
@@ -92,7 +92,7 @@ class IsolationPool:
         except OSError as error:
             raise _died(child) from error
         finally:
-            self._busy.discard(child)
+            del self._busy[running]
             if whole:
                 self._idle.append(child)
             else:
@@ -101,6 +101,11 @@ class IsolationPool:
             running.value = reply["value"]
             return None
         return None if reply is None else Raised(**reply)
+
+    def has_said(self, running: Running) -> bool:
+        """Whether the handler's process has said something that was not read yet."""
+        child = self._busy.get(running)
+        return child is not None and child.pipe.poll()
 
     async def _send(self, child: _Child, request: bytes) -> None:
         if len(request) <= PIPE_BYTES:
@@ -159,7 +164,7 @@ class IsolationPool:
 
     def close(self) -> None:
         """Kill all children."""
-        for child in (*self._idle, *self._busy):
+        for child in (*self._idle, *self._busy.values()):
             _kill(child)
         self._idle.clear()
         self._senders.shutdown(wait=False, cancel_futures=True)
@@ -175,6 +180,8 @@ def _request(running: Running, task: Task[Any, Any], args_json: str) -> bytes:
         "memory": task.max_memory,
         "args": args_json,
         "keep": running.keeps,
+        # All processes of a machine have the same monotonic clock.
+        "limit": None if running.over is None else (running.timeout, running.over),
     }
     return json.dumps(request).encode()
 

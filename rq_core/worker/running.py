@@ -21,8 +21,8 @@ class Running:
     """A claim whose handler is about to be started, or was."""
 
     __slots__ = (
-        "args_json", "arguments", "begun", "claim", "context", "ending", "function", "handler", "keeps", "limit",
-        "max_attempts", "settled", "started", "task", "timeout", "value",
+        "args_json", "arguments", "begun", "claim", "context", "ended", "ending", "function", "handler", "keeps",
+        "limit", "max_attempts", "over", "settled", "started", "task", "timeout", "value",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,10 @@ class Running:
         self.timeout = timeout
         """Seconds, from the start."""
         self.started = time.monotonic()
+        self.over: float | None = None
+        """When its timeout is over, on the monotonic clock. None: it has none, or its handler has not begun."""
+        self.ended: float | None = None
+        """When its thread ended, on the monotonic clock; the loop may look later."""
         self.limit: float | None = None
         """Seconds to which it is limited now: its timeout, or the time that it has to clean up."""
         self.begun = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
@@ -22,7 +23,7 @@ at once."""
 
 
 class _Timer(Generic[T]):
-    """What has one limit: by thing, when it is over on the loop's clock."""
+    """What has one limit: by thing, when it is over on the monotonic clock."""
 
     __slots__ = ("ends", "timer")
 
@@ -38,16 +39,17 @@ class TimeLimits(Generic[T]):
         self._on_over = on_over
         self._timers: dict[float, _Timer[T]] = {}
 
-    def begin(self, thing: T, seconds: float) -> None:
-        """Limit a thing to so many seconds from now."""
-        loop = asyncio.get_running_loop()
+    def begin(self, thing: T, seconds: float) -> float:
+        """Limit a thing to so many seconds from now. Returns when that is over, on the monotonic clock."""
         timer = self._timers.get(seconds)
         if timer is None:
             timer = self._timers[seconds] = _Timer()
-        over = loop.time() + seconds
+        # uvloop's own clock stands still while something blocks the loop.
+        over = time.monotonic() + seconds
         timer.ends[thing] = over
         if timer.timer is None:
-            timer.timer = loop.call_at(over, self._look, seconds)
+            timer.timer = asyncio.get_running_loop().call_later(seconds, self._look, seconds)
+        return over
 
     def end(self, thing: T, seconds: float) -> None:
         """A thing that was limited to so many seconds has ended, or is limited otherwise from now on."""
@@ -69,15 +71,14 @@ class TimeLimits(Generic[T]):
             timer.timer.cancel()
 
     def _look(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
         timer = self._timers[seconds]
         timer.timer = None
         # The clock may be behind the timer by its own resolution.
-        now = loop.time() + 0.001
+        now = time.monotonic() + 0.001
         over = []
         for thing, at in timer.ends.items():
             if at > now:
-                timer.timer = loop.call_at(at, self._look, seconds)
+                timer.timer = asyncio.get_running_loop().call_later(at - now, self._look, seconds)
                 break
             over.append(thing)
         for thing in over:

@@ -35,7 +35,7 @@ VARIABLES: Final = {
 HIDDEN: Final = {
     "App": "redactor returned_of settings declaration new_job connect_to client async_client",
     "Cap": "family",
-    "JobContext": "tell",
+    "JobContext": "limit tell",
     "JobHandle": "is_of",
     "Limit": "interval_us latest_resume_ms furthest_us",
     "Named": "ties replaces delay_ms arguments function function_name has_named_function caps check name naming",

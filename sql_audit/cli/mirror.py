@@ -60,10 +60,13 @@ def run(
     """Mirror the queues' events into SQL until stopped. Creates the tables in a new database."""
     address = required(url)
     from rq_core.model import logs
+    from rq_core.model.keys import check_name
     from sql_audit.mirror.service import rare_collections
     from sql_audit.mirror.service import run as mirror
     from sql_audit.mirror.source import open_source
 
+    for queue in queues:
+        check_name("queue", queue)
     if not as_json:
         logs.configure()
         # It says on every start which database it saw.
@@ -193,7 +196,7 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
         with contextlib.closing(Database(address)) as database:
             schema.ensure(database)
             place.check(database)
-            sources.check(Outbox(client), database, only=[queue])
+            sources.check(Outbox(client), database, only=[queue], takes=True)
             mirror = Mirror(Outbox(client), database, queue)
             rehearse(mirror)
             mirror.attach(wait=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,11 @@ from rq_core.model.text import counted
 from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable
+
+if TYPE_CHECKING:
+    from sql_audit.queries.pauses import Pause
+    from sql_audit.queries.timeline import Moment as AtMoment
+    from sql_audit.queries.timeline import Wait
 
 
 @click.command()
@@ -34,36 +40,44 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
         say(f"job {job} in {answer.queue}: {answer.state}{lane}")
         if answer.state == "scheduled" and answer.due_ms is not None:
             say(f"  is due at {readable(answer.due_ms)}")
-        for pause in answer.pauses:
-            until = (
-                "it still does" if pause.until_ms is None else f"until {readable(pause.until_ms)}"
-            )
-            say(f"  could not be claimed from {readable(pause.since_ms)}, {until}: {pause.why}")
-        for wait in answer.waits:
-            ended = "it still waits"
-            if wait.claim is not None:
-                ended = f"until claim {wait.claim} by {wait.worker}"
-            elif wait.ended is not None:
-                forgotten = wait.ended != "cancelled"
-                ended = "until Redis forgot it" if forgotten else "until it was cancelled"
-            least = "at least " if wait.judged_from_ms is not None else ""
-            held_back = f"held back by {wait.held_back_by}; " if wait.held_back_by else ""
-            say(
-                f"  waited {in_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; {held_back}"
-                f"{least}{counted(wait.others_claimed, 'claim')} of other jobs began meanwhile"
-            )
-            if wait.judged_from_ms is not None:
-                say(f"    from {readable(wait.judged_from_ms)} on:")
-            for each in wait.in_front:
-                named = f", the last {', '.join(each.named)}" if each.named else ""
-                word = "spent" if " per " in each.limit else "full"
-                say(
-                    f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
-                    f"{least}{counted(each.holders, 'claim')} of other jobs{named}"
-                )
+        periods: list[Pause | Wait] = [*answer.pauses, *answer.waits]
+        for period in sorted(periods, key=lambda each: each.since_ms):
+            if isinstance(period, timeline.Wait):
+                _say_wait(period)
+            else:
+                until = "on" if period.until_ms is None else f"until {readable(period.until_ms)}"
+                since = readable(period.since_ms)
+                say(f"  could not be claimed from {since} {until}: {period.why}")
         if answer.pruned is not None:
             say(f"  not all may be told: {answer.pruned.says}")
     print_marks(terminal(), marks)
+
+
+def _say_wait(wait: Wait) -> None:
+    """Say how long a job waited, for what, and behind which jobs."""
+    ended = " and still waits"
+    if wait.claim is not None:
+        ended = f" until claim {wait.claim} by {wait.worker}"
+    elif wait.ended is not None:
+        forgotten = wait.ended != "cancelled"
+        ended = " until Redis forgot it" if forgotten else " until it was cancelled"
+    least = "at least " if wait.judged_from_ms is not None else ""
+    cause = "no cap held it back: no worker was free, or the queue was paused"
+    if wait.held_back_by:
+        cause = f"held back by {wait.held_back_by}"
+    say(
+        f"  waited {in_ms(wait.waited_ms)} from {readable(wait.since_ms)}{ended}; {cause}; "
+        f"{least}{counted(wait.others_claimed, 'claim')} of other jobs began meanwhile"
+    )
+    if wait.judged_from_ms is not None:
+        say(f"    from {readable(wait.judged_from_ms)} on:")
+    for each in wait.in_front:
+        named = f", the last {', '.join(each.named)}" if each.named else ""
+        word = "spent" if " per " in each.limit else "full"
+        say(
+            f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
+            f"{least}{counted(each.holders, 'claim')} of other jobs{named}"
+        )
 
 
 @click.command(name="at")
@@ -74,38 +88,42 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
     "-q",
     multiple=True,
     callback=once,
-    help="The queue; needed only if the log has several.",
+    help="Look in this queue only, not in all.",
 )
 @json_option
 def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
     """What was running, waiting and scheduled at TIME, and which jobs held which scope.
 
     TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s,
-    m, h, d, w or y) or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
+    m, h, d, w or y), now or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
     history ID` tells of the others.
     """
     with asking(url) as engine:
-        from sql_audit.queries import history, timeline
+        from sql_audit.queries import timeline
 
         marks = known_watermarks(engine, queue)
-        if queue is None:
-            if len(marks) > 1:
-                known = ", ".join(mark.queue for mark in marks)
-                raise click.UsageError(
-                    f"the log has several queues: name one with --queue ({known})"
-                )
-            queue = marks[0].queue
-        answer = timeline.at(engine, queue, moment)
+        answers = {mark.queue: timeline.at(engine, mark.queue, moment) for mark in marks}
     if as_json:
-        document = dataclasses.asdict(answer)
-        document["scopes"] = {
-            scope: {"cap": cap, "holders": holders}
-            for scope, (cap, holders) in answer.scopes.items()
-        }
-        print_answer(document, marks)
+        print_answer({"queues": {name: _document(each) for name, each in answers.items()}}, marks)
         return
+    for name, answer in answers.items():
+        _say_moment(name, answer)
+    print_marks(terminal(), marks)
+
+
+def _document(answer: AtMoment) -> dict[str, Any]:
+    scopes = {
+        scope: {"cap": cap, "holders": holders} for scope, (cap, holders) in answer.scopes.items()
+    }
+    return dataclasses.asdict(answer) | {"scopes": scopes}
+
+
+def _say_moment(queue: str, answer: AtMoment) -> None:
+    """Say what ran and waited in a queue, and who held which scope."""
+    from sql_audit.queries import history, timeline
+
     least = "at least " if answer.more_ran else ""
-    say(f"{queue} at {readable(moment)}: {least}{len(answer.running)} running")
+    say(f"{queue} at {readable(answer.at_ms)}: {least}{len(answer.running)} running")
     for claim in answer.running:
         under = history.under(claim.scopes)
         say(
@@ -128,4 +146,3 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
         say(f"not all may be told: {answer.pruned.says}")
     for caveat in answer.caveats:
         say(caveat)
-    print_marks(terminal(), marks)

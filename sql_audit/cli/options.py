@@ -11,7 +11,7 @@ import click
 from rq_core.errors import AuditNotConfigured
 from rq_core.model.url import AUDIT_URL_VARIABLE
 from sql_audit.errors import NothingMirrored, QueueNotMirrored
-from sql_audit.times import moment_of
+from sql_audit.times import moment_of, span_ms_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -40,6 +40,9 @@ class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         try:
             return moment_of(str(value), datetime.now(UTC))
         except (ValueError, OverflowError):
+            with contextlib.suppress(ValueError):
+                span_ms_of(str(value))
+                self.fail(f"{value!r} is not a time: write '{value} ago'", param, ctx)
             self.fail(
                 f"{value!r} is not a time: write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms",
                 param,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from rq_core.cli.options import connect, server_options
@@ -41,12 +43,14 @@ def rebind(url: str | None) -> None:
 @click.command()
 @audit_option
 @server_options
-def adopt(url: str | None, redis_url: str, prefix: str) -> None:
+@click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
+def adopt(url: str | None, redis_url: str, prefix: str, queues: Sequence[str]) -> None:
     """Say that this Redis is where the log's queues are now: it was moved, lost everything and was used again, or its
     prefix was renamed.
 
     No mirror may still read the Redis where they were: it is refused from then on. The next `audit run` records the
-    queues and jobs that this Redis does not have as lost.
+    queues and jobs that this Redis does not have as lost. A Redis of which another audit database mirrors a queue is
+    refused, and nothing is changed; --queue adopts only the queues that it names.
     """
     with current(url) as database, connect(redis_url, prefix) as client:
         from sql_audit.mirror import sources
@@ -54,7 +58,7 @@ def adopt(url: str | None, redis_url: str, prefix: str) -> None:
         from sql_audit.store import place
 
         place.check(database)
-        taken = sources.adopt(Outbox(client), database)
+        taken = sources.adopt(Outbox(client), database, queues or None)
         say(
             f"{database.url}: the source of {', '.join(taken) or 'no queue'} is prefix {prefix} of this Redis"
         )

@@ -232,7 +232,17 @@ def _document(result: Result) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _shared_notes(result: Result) -> dict[str, list[str]]:
+    """Return why several queues cannot be judged, if it is the same, and the names of these queues."""
+    found: dict[str, list[str]] = {}
+    for each in result.queues.values():
+        for says in {note.says for note in each.notes if note.lost is None}:
+            found.setdefault(says, []).append(each.queue)
+    return {says: queues for says, queues in found.items() if len(queues) > 1}
+
+
 def _print_result(result: Result) -> None:
+    shared = _shared_notes(result)
     for found in result.queues.values():
         say(found.says)
         say(
@@ -252,7 +262,7 @@ def _print_result(result: Result) -> None:
         if found.restated:
             restated = counted(found.restated, "job was restated", "jobs were restated")
             say(f"  {restated} by a repair")
-        for note in found.notes:
+        for note in (each for each in found.notes if each.says not in shared):
             word = "cannot tell" if note.lost is None else "lost"
             say(f"  {word}: {note.at} {readable(note.at_ms)}: {note.says}")
         for v in found.violations:
@@ -265,6 +275,8 @@ def _print_result(result: Result) -> None:
             listed = sum(v.invariant == invariant for v in found.violations)
             if count > listed:
                 say(f"  {invariant}: {count - listed} more")
+    for says, queues in shared.items():
+        say(f"cannot tell of {', '.join(queues)}: {says}")
     for says in result.problems:
         say(f"violated: {says}")
     say(str(result.verdict))

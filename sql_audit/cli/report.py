@@ -43,7 +43,7 @@ def report(
 
     With --since or --until: of the claims that ended then, and of the jobs that were cancelled or discarded then. That
     reads no more than these, however long the log is. TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00
-    (the last time that it was ten), '10m ago' (s, m, h, d, w or y) or Unix ms.
+    (the last time that it was ten), '10m ago' (s, m, h, d, w or y), now or Unix ms.
     """
     with asking(url) as engine:
         from sql_audit.queries import history, window

@@ -10,7 +10,6 @@ entry, back from the new epoch's beginning. What follows from that is :mod:`sql_
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -29,6 +28,7 @@ from sql_audit.mirror.source import OutboxSource, RawFields
 from sql_audit.store.mirrored import says_deleted
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import EVENT_COLUMNS, QUARANTINED
+from sql_audit.store.text import read_details
 
 PAGE: Final = 200
 """Entries of Redis that are compared at once."""
@@ -163,7 +163,7 @@ def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
         return None
     if row.type != Event.EPOCH_STARTED:
         return OutboxId(row.epoch, row.seq - 1)
-    return last_known(json.loads(row.detail or "{}"))
+    return last_known(read_details(row.detail, queue, OutboxId(row.epoch, row.seq)))
 
 
 def _rows_of(

@@ -8,7 +8,6 @@ the fold comes to and write nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from sql_audit.store.database import Database
 from sql_audit.store.orphans import End, Range, ends, in_any
 from sql_audit.store.rows import Attempt, EventRow, Job
 from sql_audit.store.tables import EVENT_COLUMNS, LOST
+from sql_audit.store.text import read_details
 
 JOBS: Final = 500
 """Jobs that are folded again in one step."""
@@ -116,12 +116,12 @@ _FIELDS: Final = {
 
 
 def intake_of(row: EventRow) -> Intake | None:
-    """The event of one job as it was mirrored, from its row; None if it is not about a job."""
-    _, epoch, seq, ordinal, event_type, at_ms, job_id, claim, worker, task, detail = row
+    """The event of one job as it was mirrored, from its row; None if it is not about a job. Raises RowDamaged."""
+    queue, epoch, seq, ordinal, event_type, at_ms, job_id, claim, worker, task, detail = row
     if event_type not in _FIELDS or job_id is None:
         return None
     event, names = _FIELDS[event_type]
-    facts: dict[str, Any] = {} if detail is None else json.loads(detail)
+    facts = read_details(detail, queue, OutboxId(epoch, seq))
     why = facts.pop("why", None)
     of_columns = {"id": job_id, "task": task, "claim": claim}
     columns: dict[str, Sequence[Any]] = {

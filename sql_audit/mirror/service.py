@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 
 from rq_core.errors import AuditOff, OutcomeUnknown, ServerUnavailable, UnknownQueue
-from sql_audit.errors import SourceDiffers
+from sql_audit.errors import QueuesElsewhere, SourceDiffers
 from sql_audit.mirror import sources
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
@@ -168,7 +168,7 @@ class Service:
             self._meet_source()
             known = self._known_queues()
         except Exception as error:
-            if raise_errors or isinstance(error, SourceDiffers):
+            if raise_errors or isinstance(error, SourceDiffers | QueuesElsewhere):
                 raise
             self._note_redis(describe(error))
             return
@@ -203,17 +203,21 @@ class Service:
                 self._queues[name] = _Queue(mirror)
 
     def _meet_source(self) -> None:
-        """Refuse a Redis that is not where the log's queues come from, before anything in it changes."""
+        """Refuse a Redis that is not where the log's queues come from, or has queues that another database mirrors,
+        before anything in it or in SQL changes."""
         if self._is_source:
             return
-        if not sources.check(self.source, self.database, only=self.only, made=self.made):
+        check = partial(
+            sources.check, self.source, self.database, only=self.only, made=self.made, takes=True
+        )
+        if not check():
             lost = sources.release(self.source, self.database)
             logger.warning(
                 "Redis has no queue, and the log has %s: unless another mirror has them, they are lost",
                 ", ".join(lost),
             )
             time.sleep(RECLAIM_S)
-            if not sources.check(self.source, self.database, only=self.only, made=self.made):
+            if not check():
                 why = f"another mirror has {', '.join(lost)} there, and this Redis is empty"
                 raise sources.refusal(self.source, self.database, why)
         self._is_source = True
@@ -383,9 +387,9 @@ def run(
     all is there. ``made`` are queues that were made just now, and of which nothing is known.
 
     ``queues`` None: all that exist, new ones too. A database without tables gets them. Raises
-    AuditError at the start if the database cannot be used, and SourceDiffers when Redis answers, if
-    it is another than the log's; later failures are logged and tried again, but for ``once``, which
-    raises what went wrong.
+    AuditError at the start if the database cannot be used, and, when Redis answers, SourceDiffers if
+    it is another than the log's, and QueuesElsewhere if another database mirrors a queue of it;
+    later failures are logged and tried again, but for ``once``, which raises what went wrong.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:

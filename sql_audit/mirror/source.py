@@ -45,6 +45,9 @@ class OutboxSource(Protocol):
     def stamp(self, queue: str) -> str | None:
         """The mark that Redis keeps of a queue; empty if it has none, None if there is no such queue."""
 
+    def holder(self, queue: str) -> str | None:
+        """The id of the audit database that mirrors a queue; None: none does."""
+
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         """Turn the audit log of a queue on, with baseline events for what is alive.
 
@@ -118,6 +121,11 @@ class Outbox:
     def stamp(self, queue: str) -> str | None:
         """See OutboxSource."""
         return self._run(self._reads.stamp(queue))
+
+    def holder(self, queue: str) -> str | None:
+        """See OutboxSource."""
+        audit, audit_id, _ = self._run(self._reads.attached(queue))
+        return audit_id if audit == "on" else None
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         """See OutboxSource."""

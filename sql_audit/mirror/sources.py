@@ -12,6 +12,9 @@ stamps back, and the one that starts is refused.
 
 A queue that Redis makes again gets another stamp, so no two servers ever have the same one, unless one was loaded from
 the other's snapshot.
+
+Redis also keeps, of each queue, the id of the audit database that mirrors it. A mirror that starts is refused before it
+changes anything if another database has any of the queues that it is to take, and so is :func:`adopt`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from rq_core.errors import OutcomeUnknown, RqCoreError, ServerUnavailable, ServerUnsuitable
-from sql_audit.errors import CursorHeld, SourceDiffers
+from sql_audit.errors import CursorHeld, QueuesElsewhere, SourceDiffers
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.store.chain import genesis
 from sql_audit.store.database import Database
@@ -44,6 +47,8 @@ class _Seen(NamedTuple):
 
     stamps: dict[str, str]
     """Of those that are there, by name; empty: it has none."""
+    holders: dict[str, str]
+    """The ids of the audit databases that mirror them, by name; one that none mirrors has no entry."""
     hidden: dict[str, RqCoreError]
     """Those that cannot be looked at, and why: a shard that is down, a right that is missing."""
 
@@ -54,16 +59,20 @@ def check(
     *,
     only: Collection[str] | None = None,
     made: Collection[str] = (),
+    takes: bool = False,
 ) -> bool:
     """Refuse a Redis that is not where the log's queues come from. ``only`` are the queues that are asked for; ``made``
-    are those that the caller has made just now, whose missing stamps tell nothing.
+    are those that the caller has made just now, whose missing stamps tell nothing. ``takes``: the caller is going to
+    attach them, so another database may have none of them.
 
     Returns False if Redis has nothing of what SQL has from this prefix: then it has lost everything, or it is another
-    one. Raises SourceDiffers, and what Redis and SQL raise when they do not answer.
+    one. Raises SourceDiffers, QueuesElsewhere, and what Redis and SQL raise when they do not answer.
     """
     log = _origins(database)
     ours = {name: each for name, each in log.items() if each.prefix == source.prefix}
     seen = _look(source, {*source.queues(), *(name for name in ours if ours[name].goes_on)})
+    if takes:
+        _refuse_if_held(source, database, seen, only)
     known = any(
         stamp and name in ours and ours[name].stamp == stamp for name, stamp in seen.stamps.items()
     )
@@ -120,14 +129,22 @@ def forget(
         connection.commit()
 
 
-def adopt(source: OutboxSource, database: Database) -> list[str]:
+def adopt(
+    source: OutboxSource, database: Database, only: Collection[str] | None = None
+) -> list[str]:
     """Make a Redis the source of the queues that SQL has from its prefix, and of those that Redis has: whatever is not
-    there is lost. Returns their names."""
+    there is lost. ``only``: of these queues; None: of all. Returns their names. Raises QueuesElsewhere."""
     log = _origins(database)
     seen = _look(source, set(source.queues()))
     for error in seen.hidden.values():
         raise error
-    taken = [n for n in log if n in seen.stamps or log[n].prefix == source.prefix]
+    _refuse_if_held(source, database, seen, only)
+    taken = [
+        name
+        for name in log
+        if (name in seen.stamps or log[name].prefix == source.prefix)
+        and (only is None or name in only)
+    ]
     with database.writing(wait=True) as connection:
         assert connection is not None
         for name in taken:
@@ -157,7 +174,7 @@ def bind(
     with database.writing(wait=wait) as connection:
         if connection is None:
             raise CursorHeld(queue=queue)
-        audit_id: str = connection.execute(AUDIT_ID).scalar_one()
+        ours: str = connection.execute(AUDIT_ID).scalar_one()
         first = {"queue": queue, "head": genesis(connection.execute(CHAIN_ID).scalar_one(), queue)}
         connection.execute(CREATE_CURSOR[database.dialect], first)
         row = connection.execute(LOCKED_CURSOR, {"queue": queue}).one_or_none()
@@ -168,7 +185,7 @@ def bind(
         # cursor of it.
         _refuse_if_other(source, database, queue, stamp, origins(connection, queue)[queue])
         stamp = stamp or new_stamp()
-        source.attach(queue, audit_id, max(known, row.epoch or 0), stamp)
+        source.attach(queue, ours, max(known, row.epoch or 0), stamp)
         values = {"the_queue": queue, "prefix": source.prefix, "stamp": stamp}
         connection.execute(BIND_CURSOR, values)
         connection.commit()
@@ -186,14 +203,14 @@ def _origins(database: Database) -> Mapping[str, Origin]:
 
 
 def _look(source: OutboxSource, names: Collection[str]) -> _Seen:
-    seen = _Seen({}, {})
+    seen = _Seen({}, {}, {})
     down: dict[object, RqCoreError] = {}
     for name in sorted(names):
         place = source.place(name)
         try:
             if place in down:
                 raise down[place]
-            stamp = source.stamp(name)
+            stamp, holder = source.stamp(name), source.holder(name)
         except (ServerUnavailable, OutcomeUnknown, ServerUnsuitable) as error:
             if not isinstance(error, ServerUnsuitable):
                 if place is None:
@@ -203,7 +220,30 @@ def _look(source: OutboxSource, names: Collection[str]) -> _Seen:
         else:
             if stamp is not None:
                 seen.stamps[name] = stamp
+            if holder is not None:
+                seen.holders[name] = holder
     return seen
+
+
+def _refuse_if_held(
+    source: OutboxSource, database: Database, seen: _Seen, only: Collection[str] | None
+) -> None:
+    """Raise QueuesElsewhere if another database mirrors any queue that is asked for."""
+    with database.readers.connect() as connection:
+        ours: str = connection.execute(AUDIT_ID).scalar_one()
+    held = {
+        name: f"{name} (its id is {holder})"
+        for name, holder in seen.holders.items()
+        if holder != ours and (only is None or name in only)
+    }
+    if held:
+        word = "queue" if len(held) == 1 else "queues"
+        raise QueuesElsewhere(
+            url=database.url,
+            redis=source.url,
+            prefix=source.prefix,
+            queues=f"{word} {_named(held.values())}",
+        )
 
 
 def _refuse_if_other(

@@ -14,6 +14,7 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
+from sql_audit.errors import RowDamaged
 from sql_audit.mirror.intake import unpack
 from sql_audit.store.gaps import gaps, since
 
@@ -33,7 +34,7 @@ class Places:
     def __init__(self, connection: Connection, queue: str) -> None:
         self._gaps = gaps(connection, queue)
         self._quarantine = [
-            (OutboxId(row.epoch, row.seq), "".join(unpack(bytes(row.raw)).values()))
+            (at := OutboxId(row.epoch, row.seq), "".join(_unpacked(row.raw, queue, at).values()))
             for row in connection.execute(_QUARANTINE, {"queue": queue})
         ]
 
@@ -63,3 +64,10 @@ class Places:
     def unread(self, job_id: str, last: OutboxId) -> OutboxId | None:
         """The first entry in quarantine behind ``last`` that names a job."""
         return next((at for at in self._naming(job_id) if at > last), None)
+
+
+def _unpacked(raw: bytes, queue: str, at: OutboxId) -> dict[str, str]:
+    try:
+        return unpack(bytes(raw))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RowDamaged(queue=queue, number=str(at), part="quarantined entry") from error

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
+from rq_core.model.counted import counted
 from rq_core.model.events import OutboxId
 from sql_audit.proof.findings import VIOLATIONS_KEPT, Violation
 from sql_audit.proof.log import Batch
@@ -69,14 +70,18 @@ class BatchProof:
         link = batch.link
         self.number += 1
         if strays:
-            self._broken(link, f"{len(strays)} events before it are in no batch", strays[0])
+            self._broken(
+                link,
+                f"{counted(len(strays), 'event before it is', 'events before it are')} in no batch",
+                strays[0],
+            )
         if link.batch != self.number:
             self._broken(link, f"batch {self.number} is missing before it")
             self.number = link.batch
         if link.prev != self.head:
             self._broken(link, "does not follow from the batch before")
         if len(rows) != link.events:
-            self._broken(link, f"has {len(rows)} events, {link.events} were committed")
+            self._broken(link, f"has {counted(len(rows), 'event')}, {link.events:,} were committed")
         if rows_digest(copy_text(rows, list(map(event_line, rows)))) != link.digest:
             self._broken(link, "its events are not those that were committed")
         if self._found(link) != link.found:
@@ -117,7 +122,7 @@ class BatchProof:
         """Look at the events up to the cursor that are behind the last batch."""
         self._events += len(rows)
         if rows:
-            says = f"{len(rows)} events are in no batch"
+            says = counted(len(rows), "event is in no batch", "events are in no batch")
             at = OutboxId(rows[0][1], rows[0][2])
             self._violated(at, rows[0][3], rows[0][5], "batch", says)
 
@@ -137,7 +142,8 @@ class BatchProof:
         if (self.number, self.head) != (cursor.batch, cursor.head):
             wrong(end, f"the chain ends with batch {self.number}, the cursor counts {cursor.batch}")
         if self._events != cursor.events:
-            wrong(end, f"there are {self._events} events, the cursor counts {cursor.events}")
+            found = counted(self._events, "event is there", "events are there")
+            wrong(end, f"{found}, the cursor counts {cursor.events:,}")
         for name, made in self._cursor_as_made(connection, cursor.batch).items():
             if getattr(cursor, name) != made:
                 wrong(end, f"{name} is {getattr(cursor, name)!r}, by the batches {made!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from rq_core.model.counted import counted
 from rq_core.model.job import read_spec, spec_fault
 from rq_core.model.machine import PRIORITIES, Event, Priority, State
 from rq_core.model.names import digest_of
@@ -78,7 +79,7 @@ def of_expired(facts: Mapping[str, Any], record: Record, at_ms: int) -> Iterator
 def of_replaced(record: Record) -> Iterator[Fault]:
     """Yield what is wrong with ``replaced``."""
     if record.claims:
-        yield "I6", f"is replaced after {record.claims} claims"
+        yield "I6", f"is replaced after {counted(record.claims, 'claim')}"
 
 
 def of_settled(

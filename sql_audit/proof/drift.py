@@ -21,10 +21,10 @@ from rq_core.connections.client import Client
 from rq_core.doctor import Finding, Kind, Look, examined
 from rq_core.doctor.line import unlike
 from rq_core.doctor.log import read_log
-from rq_core.errors import ServerUnsuitable
+from rq_core.errors import AuditElsewhere, ServerUnsuitable
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.state_line import lines_of_jobs, read_job
-from sql_audit.errors import QueueNotMirrored
+from sql_audit.errors import QueueNotMirrored, RowDamaged
 from sql_audit.mirror.intake import Intake, fingerprint, take
 from sql_audit.proof import sides
 from sql_audit.proof.details import facts_in
@@ -60,6 +60,11 @@ def drift_of(url: str, client: Client, queue: str) -> Look:
         migrate.check_current(database)
         return _look(client, database, queue)[0]
     except NoResultFound:
+        audit, holder, _ = client.run(client.calls.reads.attached(queue))
+        with database.readers.connect() as connection:
+            ours = connection.execute(AUDIT_ID).scalar_one()
+        if audit == "on" and holder != ours:
+            raise AuditElsewhere(queue=queue, attached=holder) from None
         raise QueueNotMirrored(queue=queue, known=_known(database)) from None
     except SQLAlchemyError as error:
         raise failure(database.url, error) from None
@@ -116,10 +121,10 @@ def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
         if queue in known:
             continue
         try:
-            audit, audit_id, trimmed = client.run(client.calls.reads.attached(queue))
+            audit, holder, trimmed = client.run(client.calls.reads.attached(queue))
         except ServerUnsuitable:
             continue  # This user may not look at the queue.
-        if (audit, audit_id) == ("on", ours):
+        if (audit, holder) == ("on", ours):
             says = f"SQL has nothing of the queue, and Redis was trimmed for this database up to {trimmed}: {_WHY}"
             if trimmed in (None, "0-0"):
                 says = "Redis has attached the queue to this database, and nothing of it is mirrored yet"
@@ -144,12 +149,14 @@ def _look(client: Client, database: Database, queue: str) -> tuple[Look, Any]:
         lost = error.alive if isinstance(error, sides.Lost) else None
         kind = Kind.UNKNOWN if lost is None else Kind.DRIFT
         return Look({}, findings=[Finding(kind, str(error), lost=lost)]), error.cursor
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (
+        RowDamaged, ValueError, TypeError, LookupError, AttributeError, RecursionError,
+    ) as error:  # fmt: skip
         return _unreadable(error), _NOWHERE
     try:
         return _compared(database, queue, both), both.cursor
     except (
-        Undecodable, ValueError, TypeError, LookupError, AttributeError, RecursionError,
+        RowDamaged, Undecodable, ValueError, TypeError, LookupError, AttributeError, RecursionError,
     ) as error:  # fmt: skip
         return _unreadable(error), both.cursor
 

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from rq_core.model.counted import counted
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import OutboxId
@@ -379,12 +380,12 @@ class Replay:
                 says = f"Redis knew entries up to {told}: the mirror did not record that later ones are orphaned"
                 self._violated("I5", says)
             says = (
-                f"Redis remembered entries up to {told}: {self._forgotten} events up to {before} are "
-                f"orphaned, and whatever followed {before} is lost"
+                f"Redis remembered entries up to {told}: {_orphaned(self._forgotten, before)}, "
+                f"and whatever followed {before} is lost"
             )
         elif reason == "created":
             count = len(self.jobs)
-            says = f"Redis remembered nothing: {count} live jobs were lost, and whatever followed"
+            says = f"Redis remembered nothing: {_lost(count)}, and whatever followed"
             says = f"{says} {before}"
         else:
             says = f"Redis lost its log: whatever followed {before} in it"
@@ -395,9 +396,9 @@ class Replay:
         survivor = self._survivors.get(row[1])
         count = 0 if survivor is not None else len(self.jobs)
         knew = "nothing" if survivor is None else f"entries up to {survivor}"
-        lost = f"{self._forgotten} events up to {before} are orphaned"
+        lost = _orphaned(self._forgotten, before)
         if survivor is None:
-            lost = f"{count} live jobs were lost"
+            lost = _lost(count)
         self._lost(row, before, count, f"Redis remembered {knew}: {lost}, and whatever followed")
         self._note(
             f"{self._passed[row[1]]} entries that Redis had before this cannot be mirrored, since SQL "
@@ -714,7 +715,10 @@ class Replay:
         self._deleted_at = row[1], row[2]
         self.windows.forget()
         if self.jobs:
-            self._violated("I1", f"deletes the queue while {len(self.jobs)} jobs are alive")
+            self._violated(
+                "I1",
+                f"deletes the queue while {counted(len(self.jobs), 'job is', 'jobs are')} alive",
+            )
 
     def _held_back(self, row: EventRow, _: str) -> None:
         self._quarantined = row[1], row[2]
@@ -734,3 +738,11 @@ def _whose(facts: Mapping[str, Any]) -> str:
 
 def _facts(row: EventRow) -> Mapping[str, Any]:
     return facts_in(row[10])
+
+
+def _orphaned(events: int, upto: OutboxId) -> str:
+    return f"{counted(events, 'event')} up to {upto} {'is' if events == 1 else 'are'} orphaned"
+
+
+def _lost(jobs: int) -> str:
+    return counted(jobs, "live job was lost", "live jobs were lost")

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Row, text
 
 from rq_core.connections.client import Client
+from rq_core.model.counted import counted
 from rq_core.model.events import RECORD_FIELDS, Entry, JobEvent, JobRecord, OutboxId, fold
 from rq_core.model.machine import Event, State
 from sql_audit.mirror.refold import intake_of
@@ -177,7 +178,7 @@ def _refuse_unattached(
     or another database has what was let go. Raise Lost if Redis has lost it."""
     if "audit" not in meta and not given_up:
         found = "made it again" if meta.get("epoch") else "has nothing of it"
-        says = f"Redis has lost the queue, and {found}: by the log {alive} jobs were alive"
+        says = f"Redis has lost the queue, and {found}: by the log {counted(alive, 'job was', 'jobs were')} alive"
         raise Lost(
             cursor,
             f"{says}. `rq-core audit run` records the loss, then `rq-core audit restore` can put jobs back",

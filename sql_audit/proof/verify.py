@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, text
 
+from rq_core.model.counted import counted
 from rq_core.model.events import OutboxId
 from sql_audit.proof import objects
 from sql_audit.proof.batches import BatchProof
@@ -176,7 +177,11 @@ class _Check:
         self.batches.check_rest(log.rest(self.end))
         replay.finish()
         if self.conflicts:
-            says = f"{self.conflicts} entries are in quarantine whose numbers were taken"
+            says = counted(
+                self.conflicts,
+                "entry is in quarantine whose number was taken",
+                "entries are in quarantine whose numbers were taken",
+            )
             replay.notes.append(Note(self.end, self.cursor.at_ms or 0, says))
         with self.database.snapshot() as connection:
             self.batches.check_cursor(connection, self.cursor, self.beyond)

@@ -32,6 +32,9 @@ _FIRST: Final = BEGINNINGS - {Event.RESTORED}
 
 SLOWEST: Final = 5
 """How many of the slowest jobs a report names."""
+RATED_MS_MIN: Final = 1_000
+"""The shortest stretch of time of which a report says a rate: one job that ended within a millisecond is no 1,000 jobs
+per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,8 @@ class TaskReport:
     ran_p50_ms: int | None
     ran_p95_ms: int | None
     throughput: float | None
-    """Jobs succeeded per second, from the first enqueue to the last success."""
+    """Jobs succeeded per second, from the first enqueue to the last success; of a window, from the first to the last
+    claim that ended in it. None if that is less than RATED_MS_MIN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,9 +415,6 @@ def _task_report(row: Row[Any], claims: _ByTask, waited: _ByTask, ran: _ByTask) 
     claimed, retries, expired, rolled_back = claims.get(key, (0, 0, 0, 0))
     waited_p50, waited_p95 = waited.get(key, (None, None))
     ran_p50, ran_p95 = ran.get(key, (None, None))
-    throughput = None
-    if row.succeeded and row.first_ms is not None and row.last_ms is not None:
-        throughput = row.succeeded * 1000 / max(1, row.last_ms - row.first_ms)
     return TaskReport(
         queue=row.queue,
         task=row.task,
@@ -430,8 +431,16 @@ def _task_report(row: Row[Any], claims: _ByTask, waited: _ByTask, ran: _ByTask) 
         waited_p95_ms=waited_p95,
         ran_p50_ms=ran_p50,
         ran_p95_ms=ran_p95,
-        throughput=throughput,
+        throughput=throughput_of(row),
     )
+
+
+def throughput_of(row: Row[Any]) -> float | None:
+    """Successes per second between the two times of a row; None if there are none, or the stretch is too short."""
+    if not row.succeeded or row.first_ms is None or row.last_ms is None:
+        return None
+    stretch_ms = int(row.last_ms - row.first_ms)
+    return None if stretch_ms < RATED_MS_MIN else float(row.succeeded * 1000 / stretch_ms)
 
 
 def audit_id(database: Database) -> str:

@@ -35,8 +35,11 @@ _GIVEN_BACK: Final = {
 }
 
 
-def pauses_of(events: Sequence[LoggedEvent]) -> Iterator[Pause]:
-    """Find the pauses in a job's events, which come in order."""
+def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[Pause]:
+    """Find the pauses in a job's events, which come in order. ``last_ms``: when the queue's last event happened.
+
+    A delay ends when the job is due: from then on it waits for a worker.
+    """
     claimed: LoggedEvent | None = None
     events = [event for event in events if not event.orphaned and event.type not in _ASIDE]
     for at, event in enumerate(events):
@@ -45,9 +48,13 @@ def pauses_of(events: Sequence[LoggedEvent]) -> Iterator[Pause]:
         elif event.type == Event.LEASE_EXPIRED and claimed is not None:
             why = f"claim {claimed.claim} by {claimed.worker} was in force: its worker was lost, and the lease ran out"
             yield Pause(claimed.at_ms, event.at_ms, why)
-        elif event.detail.get("due_ms") is not None:
-            until = events[at + 1].at_ms if at + 1 < len(events) else None
-            yield Pause(event.at_ms, until, _why(event))
+        elif (due_ms := event.detail.get("due_ms")) is not None:
+            goes_on = at + 1 == len(events)
+            until_ms = min(due_ms, last_ms if goes_on else events[at + 1].at_ms)
+            if until_ms > event.at_ms or goes_on:
+                yield Pause(
+                    event.at_ms, None if goes_on and due_ms > last_ms else until_ms, _why(event)
+                )
 
 
 _ASIDE: Final = (Event.SETTLEMENT_REFUSED, Event.FREED)

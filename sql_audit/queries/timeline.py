@@ -346,12 +346,17 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
             found.append(Why(job_id, row.queue, row.state, row.lane, row.due_ms, waits, pruned))
         if not found:
             raise unknown(connection, job_id, queue)
-    return [replace(each, pauses=_pauses(engine, each)) for each in found]
+        last = {each.queue: _last_ms(connection, each.queue) for each in found}
+    return [replace(each, pauses=_pauses(engine, each, last[each.queue])) for each in found]
 
 
-def _pauses(engine: Engine, why: Why) -> list[Pause]:
+def _last_ms(connection: Connection, queue: str) -> int:
+    return int(connection.execute(_LAST, {"queue": queue}).scalar_one() or 0)
+
+
+def _pauses(engine: Engine, why: Why, last_ms: int) -> list[Pause]:
     try:
-        return [*pauses_of(history(engine, why.job_id, why.queue))]
+        return [*pauses_of(history(engine, why.job_id, why.queue), last_ms)]
     except HistoryUnknown:
         return []  # Its events were pruned.
 
@@ -373,12 +378,16 @@ def _without_claim(
         lost_at = connection.execute(_FORGOTTEN_AT, of).scalar_one()
         if before.state == "ready" and before.ready_at_ms is not None and lost_at is not None:
             yield before.ready_at_ms, lost_at, LOST, before.lane
+    if job.state == "scheduled" and job.due_ms is not None:
+        last = _last_ms(connection, job.queue)
+        if job.due_ms < last:
+            # It is due; a claim will notice.
+            yield job.due_ms, last, None, job.lane
     if job.ready_at_ms is None:
         return
     claimed = job.claimed_at_ms is not None and job.claimed_at_ms >= job.ready_at_ms
     if job.state == "ready":
-        last = connection.execute(_LAST, {"queue": job.queue}).scalar_one()
-        yield job.ready_at_ms, last, None, job.lane
+        yield job.ready_at_ms, _last_ms(connection, job.queue), None, job.lane
     elif job.state in (LOST, GONE) and job.reason == "ready" and job.lost_at_ms is not None:
         yield job.ready_at_ms, job.lost_at_ms, job.state, job.lane
     elif job.state == "cancelled" and job.finished_at_ms is not None and not claimed:

@@ -106,9 +106,6 @@ def _tasks(connection: Connection, of: dict[str, Any]) -> list[TaskReport]:
         (waited_p50, waited_p95), (ran_p50, ran_p95) = (
             each.get(key, (None, None)) for each in (waited, ran)
         )
-        throughput = None
-        if row.succeeded:
-            throughput = row.succeeded * 1000 / max(1, row.last_ms - row.first_ms)
         found.append(
             TaskReport(
                 queue=of["queue"],
@@ -126,7 +123,7 @@ def _tasks(connection: Connection, of: dict[str, Any]) -> list[TaskReport]:
                 waited_p95_ms=waited_p95,
                 ran_p50_ms=ran_p50,
                 ran_p95_ms=ran_p95,
-                throughput=throughput,
+                throughput=history.throughput_of(row),
             )
         )
     return found

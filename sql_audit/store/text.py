@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
+from rq_core.model.events import OutboxId
+from sql_audit.errors import RowDamaged
+
 T = TypeVar("T", dict[str, Any], list[Any])
 
 
@@ -20,9 +23,21 @@ def read_json(text: str | None, kind: type[T]) -> T:
     must not hide the others, and `audit verify` finds it."""
     try:
         found = json.loads(text or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return kind()
     return found if isinstance(found, kind) else kind()
+
+
+def read_details(text: str | None, queue: str, at: OutboxId) -> dict[str, Any]:
+    """The details of an event, as a caller needs them that acts on them: it must not take a damaged row for one without
+    any. Raises RowDamaged."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RowDamaged(queue=queue, number=str(at), part="details of event")
+    return found
 
 
 _dumps_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -10,17 +10,18 @@ no event.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
+from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
 from rq_core.model.names import read_stands
 from rq_core.model.remembered import result_line
 from rq_core.protocol.audit import Restoration, remember, stand_again
 from sql_audit.store.tables import UNTIL, UNTIL_ZEROS
+from sql_audit.store.text import read_details
 
 OUTCOMES: Final = {
     Event.SUCCEEDED: "succeeded",
@@ -49,20 +50,21 @@ _DELETED: Final = text(
 )
 """The last epoch that ended with the deletion of the queue: what was remembered before is to be forgotten."""
 _REMOVED: Final = text(
-    "SELECT detail FROM job_event WHERE queue = :queue AND job_id = :job AND type = 'removed' "
+    "SELECT epoch, seq, detail FROM job_event WHERE queue = :queue AND job_id = :job AND type = 'removed' "
     "ORDER BY epoch DESC, seq DESC LIMIT 1"
 )
 
 
 def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restoration]:
-    """What makes Redis remember each id of the queue whose job has ended, and whose moment lies after ``now_ms``."""
+    """What makes Redis remember each id of the queue whose job has ended, and whose moment lies after ``now_ms``.
+    Raises RowDamaged."""
     of_queue: dict[str, Any] = {"queue": queue}
     asked = {**of_queue, "now": now_ms, "deleted": _deleted(connection, queue)}
     for row in connection.execute(_ENDED, asked).all():
         event = row.state
         if event == Event.REMOVED:
-            detail = connection.execute(_REMOVED, {**of_queue, "job": row.job_id}).scalar()
-            event = json.loads(detail or "{}").get("reason")
+            told = connection.execute(_REMOVED, {**of_queue, "job": row.job_id}).one_or_none()
+            event = told and read_details(told.detail, queue, OutboxId(*told[:2])).get("reason")
         record = forgotten(
             row.job_id, event, row.at_ms, row.once_ms, row.call_digest, claimed=row.claims > 0
         )

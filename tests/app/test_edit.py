@@ -62,7 +62,7 @@ def test_options_are_what_the_script_takes(options: dict[str, Any], expected: Ch
         ({"delay": 5, "at": INSTANT}, "does not go with delay"),
         ({"delay": -1}, "must be seconds"),
         ({"at": datetime(2030, 1, 2)}, "must have a time zone"),  # noqa: DTZ001 - that is the point
-        ({"expires": 0}, "must be seconds"),
+        ({"expires": 0}, "must be a datetime, or seconds"),
         ({"expires": datetime(2020, 1, 2, tzinfo=UTC)}, "must lie in the future"),
         ({"expires": 5, "delay": 5}, "must be later than the job's delay"),
         ({"expires": INSTANT, "at": INSTANT}, "must be later than the job's delay"),
@@ -142,7 +142,7 @@ def test_an_option_that_there_is_not_is_named_with_those_that_there_are(
     handle: JobHandle[None],
 ) -> None:
     """The error named a function that no caller has written."""
-    says = r"edit\(\) got an unexpected keyword argument 'bogus': it changes priority, delay, at, now, expires\."
+    says = r"edit\(\) got an unexpected keyword argument 'bogus': its options are priority, delay, at, now, expires\."
     with pytest.raises(TypeError, match=says):
         handle.edit(bogus=1)  # type: ignore[call-arg]
 

@@ -11,8 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from rq_core.connections.client import Client
-from rq_core.errors import AuditElsewhere
-from sql_audit.errors import AuditCopied
+from sql_audit.errors import AuditCopied, QueuesElsewhere
 from sql_audit.mirror import service
 from sql_audit.mirror.source import Outbox
 from sql_audit.proof.result import Verdict
@@ -75,7 +74,7 @@ def test_a_fork_is_a_log_of_its_own(
     assert forked.exit_code == 0
     assert audit_id(copy) != audit_id(database)
     assert verify(copy).verdict is Verdict.HOLDS
-    with pytest.raises(AuditElsewhere):
+    with pytest.raises(QueuesElsewhere):
         mirror(client, copy)
     fleet.run(10)
     mirror(client, database)

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from rq_core.connections.client import Client
-from rq_core.errors import AuditElsewhere, AuditOff
+from rq_core.errors import AuditOff
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol import claims
+from sql_audit.errors import QueuesElsewhere
 from sql_audit.mirror import service, sources
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
@@ -104,7 +105,7 @@ def test_a_lost_audit_database_can_be_let_go(valkey_url: str, tmp_path: Path) ->
     with Client(valkey_url) as client:
         old = client.run(client.calls.enqueue.many(new_jobs(2))).ids
         mirror(client, lost)
-        with pytest.raises(AuditElsewhere, match="audit off q --force"):
+        with pytest.raises(QueuesElsewhere, match="audit off QUEUE --force"):
             mirror(client, fresh)
 
         done = audit("off", "q", "--force", "--redis", valkey_url)

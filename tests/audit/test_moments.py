@@ -16,7 +16,7 @@ from sql_audit.times import readable
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.command import audit
-from tests.kit.outbox import StreamWriter
+from tests.kit.outbox import StreamWriter, enqueue
 
 T0 = 1_795_300_000_000
 MINUTE = T0 - T0 % 60_000
@@ -260,13 +260,51 @@ def test_why_and_at_tell_of_delays_suspects_and_lost_workers(
 
     assert "claim 1 by w-1 was in force: its worker was lost, and the lease ran out" in told
     assert f"until {readable(T0 + 31_000)}: claim 1" in told
-    assert "it still does: a suspect, since it had lost a worker" in told
+    assert f"from {readable(T0 + 31_000)} on: a suspect, since it had lost a worker" in told
     assert "another suspect ran in the process of w-2" in told
     assert "it was enqueued with a delay" in said(database, "why", "late")
     for moment, scheduled in ((T0 + 500, 1), (T0 + 40_000, 2)):
         assert f"0 waiting, {scheduled} scheduled" in said(
             database, "at", readable(moment), "--queue", QUEUE
         ).replace("1 waiting", "0 waiting")
+
+
+@pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "still-waits"])
+def test_why_tells_a_retry_s_delay_from_the_wait_for_a_worker(
+    claimed: bool, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    """The delay was said to last until the claim, beside a wait from its end on."""
+
+    def at(ms: int) -> None:
+        writer.now_ms = T0 + ms - 1
+
+    at(0)
+    enqueue(writer, "p", "other")
+    at(1_000)
+    first = writer.jobs("claimed", ["p", 1])
+    at(2_000)
+    error = {"type": "ValueError", "message": "no"}
+    writer.jobs("retried", ["p", first, T0 + 12_000, 1, error])
+    at(20_000)
+    if claimed:
+        writer.jobs("promoted", ["p"])
+        writer.now_ms -= 1
+        writer.jobs("claimed", ["p", 2])
+    else:
+        writer.jobs("claimed", ["other", 1])
+    auditlog.drain(mirror)
+
+    (answer,) = timeline.why(database.readers, "p")
+
+    (delay,), (_, wait) = answer.pauses, answer.waits
+    assert (delay.since_ms - T0, delay.until_ms) == (2_000, T0 + 12_000)
+    assert (wait.since_ms, wait.until_ms) == (T0 + 12_000, T0 + 20_000)
+    lines = [line for line in said(database, "why", "p").splitlines() if " from " in line]
+    assert lines[0].startswith("  waited 1000 ms from ")
+    assert lines[1].endswith(": its last attempt failed, and the next one has a delay")
+    ends = "until claim 2 by w-1" if claimed else "and still waits"
+    assert lines[2].startswith(f"  waited 8000 ms from {readable(T0 + 12_000)}")
+    assert f"{ends}; no cap held it back: no worker was free, or the queue was paused; " in lines[2]
 
 
 def test_at_says_who_ran_who_waited_and_who_held_which_scope(
@@ -278,10 +316,10 @@ def test_at_says_who_ran_who_waited_and_who_held_which_scope(
     assert "under task=send ≤ 2, tenant=acme ≤ 1, queue ≤ 9" in told
     assert "tenant=acme: 1 of 1" in told
     assert "2 waiting" in told
-    assert document["scopes"]["tenant=acme"] == {"cap": 1, "holders": ["b"]}
+    assert document["queues"][QUEUE]["scopes"]["tenant=acme"] == {"cap": 1, "holders": ["b"]}
 
 
-def test_at_takes_the_only_queue_of_the_log_and_asks_which_of_several(
+def test_at_shows_all_queues_of_the_log(
     one_at_a_time: None,
     writer: StreamWriter,
     make_mirror: Callable[..., Mirror],
@@ -292,11 +330,9 @@ def test_at_takes_the_only_queue_of_the_log_and_asks_which_of_several(
 
     StreamWriter(writer.source, "other").life("x")
     auditlog.drain(make_mirror("other"))
-    result = call(database, "at", moment)
-
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "name one with --queue" in result.stderr
-    assert f"{QUEUE}, other" in result.stderr
+    told = said(database, "at", moment).splitlines()
+    heads = [line.split(" at ")[0] for line in told if " at 2026-" in line and "running" in line]
+    assert heads == sorted([QUEUE, "other"])
 
 
 def test_history_shows_the_caps_that_a_claim_was_under(

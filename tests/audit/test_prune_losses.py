@@ -189,7 +189,7 @@ def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> 
     assert moment.pruned is not None
     assert f"not all may be told: {told}" in said("at", str(then), "--queue", QUEUE)
     document = json.loads(said("at", str(then), "--queue", QUEUE, "--json"))
-    assert document["pruned"]["by"] == "ada"
+    assert document["queues"][QUEUE]["pruned"]["by"] == "ada"
     # Who waited then may have waited for somebody who has left.
     assert f"not all may be told: {told}" in said("why", "behind")
     # What is after the cut is told whole.

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.turn import Mirror
-from sql_audit.queries import history
+from sql_audit.queries import history, window
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from sql_audit.store.mirrored import origins
@@ -58,7 +58,7 @@ def test_a_report_counts_and_measures(
     assert (send.jobs, send.succeeded, send.claims, send.retries) == (100, 100, 100, 0)
     assert (send.waited_p50_ms, send.waited_p95_ms) == (50, 95)
     assert (send.ran_p50_ms, send.ran_p95_ms) == (100, 190)
-    assert send.throughput == pytest.approx(100 / 0.3)
+    assert send.throughput is None
     assert (resize.jobs, resize.claims, resize.retries) == (3, 4, 1)
     assert (resize.lease_expired, resize.rolled_back) == (1, 1)
     assert (resize.dead, resize.succeeded) == (1, 0)
@@ -68,6 +68,27 @@ def test_a_report_counts_and_measures(
     (mark,) = report.watermarks
     assert mark.number == writer.seq
     assert "complete through epoch" in str(mark)
+
+
+@pytest.mark.parametrize("ask", [history.report, window.report], ids=["whole", "window"])
+def test_a_rate_is_told_of_a_second_or_more(
+    ask: Callable[..., history.Report], writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    """One single job counted as 1,000 jobs per second."""
+
+    def throughput(job_id: str, later_ms: int) -> float | None:
+        writer.now_ms = begin + later_ms - 1
+        writer.jobs("succeeded", [job_id, writer.jobs("claimed", [job_id, 1])])
+        auditlog.drain(mirror)
+        (task,) = ask(database.readers).tasks
+        return task.throughput
+
+    begin = writer.now_ms
+    enqueue(writer, "a", "b", "c")
+
+    assert throughput("a", 10) is None
+    assert throughput("b", 900) is None
+    assert throughput("c", 3_010) == pytest.approx(1, abs=0.01)
 
 
 def test_a_report_of_nothing_is_empty(database: Database) -> None:

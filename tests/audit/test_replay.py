@@ -258,7 +258,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     ),
     "replaced after a claim": (
         lambda log: replaced(log, "enqueued", claims=1),
-        "is replaced after 1 claims",
+        "is replaced after 1 claim",
     ),
     "retried for a time in the past": (
         lambda log: settled(log, "retried", 7, 1, None),
@@ -1134,7 +1134,7 @@ def test_when_redis_remembers_nothing_a_new_life_begins(log: MemoryWriter) -> No
 
     (violation,) = found.violations
     assert violation.says == "happens to a job that is not alive"
-    assert "1 live jobs were lost" in found.losses[0].says
+    assert "1 live job was lost" in found.losses[0].says
 
 
 def test_until_the_baseline_is_complete_a_first_event_of_any_kind_is_legal() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from rq_core.errors import AuditElsewhere, ServerUnavailable, UnknownQueue
-from sql_audit.errors import AuditUnavailable
+from rq_core.errors import ServerUnavailable, UnknownQueue
+from sql_audit.errors import AuditUnavailable, QueuesElsewhere
 from sql_audit.mirror import service as run
 from sql_audit.store.database import Database
 from tests.kit import auditlog
@@ -105,14 +105,14 @@ def test_a_queue_that_another_database_has_is_not_said_to_be_mirrored(
     writer = StreamWriter(source, "mail")
     source.attach("mail", "db-1", 0)
 
-    with pytest.raises(AuditElsewhere) as refused:
+    with pytest.raises(QueuesElsewhere) as refused:
         run.Service(source, database).run(threading.Event(), once=True)
 
     assert "is mirrored into" not in " ".join(caplog.messages)
     says = str(refused.value)
-    assert "another audit database, whose id is db-1. Use that one." in says
-    assert "`SELECT audit_id FROM audit_meta` tells its id" in says
-    assert says.endswith("--force`; events that were not mirrored may then be in no log.")
+    assert "mirrors queue mail (its id is db-1) of Redis" in says
+    assert "`SELECT audit_id FROM audit_meta` tells it" in says
+    assert says.endswith("events that were not mirrored may then be in no log.")
     assert writer.backlog()[0] > 0
 
 

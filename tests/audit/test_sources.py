@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from sql_audit.errors import SourceDiffers
 from sql_audit.mirror import service
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.queries.history import audit_id
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from tests.kit import auditlog
@@ -149,6 +153,7 @@ def test_a_second_source_takes_nothing_and_gets_nothing(
         for each in (doctor, verified):
             assert each.exit_code == 2
             assert all(way in each.output for way in WAYS_OUT), each.output
+        assert "all agrees" not in doctor.output
         assert second.contents() == here
     assert first.contents() == there
     assert [dict(row) for row in auditlog.rows(database, JOBS)] == [dict(row) for row in known]
@@ -164,6 +169,82 @@ def test_a_second_source_takes_nothing_and_gets_nothing(
         json.loads(audit("restore", "--json", *first.words).stdout)["queues"]["mail"]["lost"] == []
     )
     assert audit("verify", *first.words).exit_code == 0
+
+
+@pytest.mark.parametrize("queue", ["mail", "other"], ids=["same-name", "other-name"])
+def test_a_redis_is_not_adopted_while_another_database_mirrors_a_queue(
+    queue: str, first: Source, make_second: Callable[..., Source], other_url: str, tmp_path: Path
+) -> None:
+    """The next run recorded the losses of the first Redis, and attached the queues that were free."""
+    theirs, second = at_another_database(make_second(other_url, queue=queue), tmp_path)
+    there, here, log = first.contents(), second.contents(), contents_of_log(first)
+
+    for refused in (audit("adopt", *second.words), audit("run", "--once", *second.words)):
+        assert refused.exit_code == 1
+        assert f"mirrors queue {queue} (its id is {theirs})" in refused.output
+        assert "audit off QUEUE --force" in refused.output
+        assert "free" not in refused.output
+    assert (first.contents(), second.contents(), contents_of_log(first)) == (there, here, log)
+    first.add("d")
+    first.mirror()
+    assert audit("verify", *first.words).exit_code == 0
+
+
+@pytest.mark.parametrize("starts", ["run", "worker", "on"])
+def test_a_mirror_looks_at_all_queues_before_it_takes_one(
+    starts: str, first: Source, make_second: Callable[..., Source], valkey_url: str, tmp_path: Path
+) -> None:
+    _, second = at_another_database(make_second(valkey_url, prefix="two", queue="other"), tmp_path)
+    here, log = second.contents(), contents_of_log(first)
+
+    (tmp_path / "tasks.py").write_text("from rq_core import App\napp = App()\napp.queue('free')\n")
+    how = {
+        "run": ("audit", "run", "--once"),
+        "worker": ("worker", "tasks:app", "--queues", "free", "--burst"),
+        "on": ("audit", "on", "other"),
+    }
+    program = [sys.executable, "-m", "rq_core.cli", *how[starts], *second.words]
+    refused = subprocess.run(
+        program, check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+
+    assert refused.returncode == 1, refused.stderr
+    assert "mirrors queue other (its id is" in refused.stderr
+    assert (second.contents(), contents_of_log(first)) == (here, log)
+    looked = command("doctor", *second.words)
+    assert looked.exit_code == 1, looked.output
+    assert "queue 'other' is mirrored into another audit database" in looked.output
+
+
+def test_why_redis_cannot_be_compared_is_said_once_for_all_queues(
+    first: Source, second: Source
+) -> None:
+    replace(first, queue="news").add("n")
+    first.mirror()
+    second.add("c")
+
+    verified = audit("verify", *second.words)
+
+    assert verified.exit_code == 2
+    assert "cannot tell of mail, news: Redis cannot be compared" in verified.output
+    assert verified.output.count(WAYS_OUT[0]) == 1
+
+
+def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
+    """Mirror a queue into a database of its own, beside a queue that nobody mirrors. Returns that database's id."""
+    theirs = Database(f"sqlite:///{directory / 'theirs.db'}")
+    source.add("c")
+    replace(source, audit_url=theirs.url, database=theirs).mirror()
+    with contextlib.closing(theirs):
+        replace(source, queue="free").add("e")
+        return audit_id(theirs), source
+
+
+def contents_of_log(source: Source) -> list[Any]:
+    """The jobs, cursors and losses that SQL has."""
+    tables = ("job", "mirror_cursor", "mirror_loss", "mirror_epoch")
+    found = [auditlog.rows(source.database, f"SELECT * FROM {name}") for name in tables]
+    return [[tuple(row.values()) for row in rows] for rows in found]
 
 
 def stamps(source: Source) -> tuple[str | None, str | None]:

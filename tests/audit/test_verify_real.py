@@ -607,7 +607,7 @@ def test_doctor_compares_with_sql_if_it_is_told_which(
     assert seen.exit_code == 1
 
 
-def test_doctor_says_that_sql_does_not_know_a_queue(
+def test_doctor_says_that_another_database_has_a_queue(
     client: Client, level: Fleet, valkey_url: str, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db"
@@ -618,4 +618,4 @@ def test_doctor_says_that_sql_does_not_know_a_queue(
     )
 
     assert result.exit_code == 1
-    assert f"knows no queue {QUEUE!r}: known are none" in result.output
+    assert f"queue {QUEUE!r} is mirrored into another audit database" in result.output

@@ -174,7 +174,7 @@ def test_a_job_that_is_not_live_is_told_with_where_to_ask_next(cli: CommandLine)
 
     assert cli.line(1, "job", "x") == (
         "no live job x in mail. A finished job has left Redis; if the queue is mirrored,"
-        " `rq-core audit history x` knows it"
+        " `rq-core audit history x --audit URL` knows it"
     )
 
 
@@ -203,6 +203,28 @@ def test_arguments_that_are_no_json_object_are_refused_before_anything_is_sent(
 
     assert said.startswith(f"--json-args {expected}")
     assert cli.json("queues") == [], "nothing was sent"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("to=a",), "Got unexpected extra argument (to=a)"),
+        (('{"to": "a"}',), 'Got unexpected extra argument ({"to": "a"})'),
+        (("--to", "a"), "No such option '--to'"),
+        (("--args", "{}"), "No such option '--args'"),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_given_in_another_way_are_refused_with_how_to_give_them(
+    words: tuple[str, ...], expected: str, cli: CommandLine
+) -> None:
+    said = cli.line(2, "enqueue", "mail", "send", *words)
+
+    assert said.startswith(expected)
+    assert (
+        """: the task's arguments go into --json-args, as in --json-args '{"to": "a@b.c"}'."""
+        in said
+    )
 
 
 def test_arguments_beyond_the_size_limit_are_refused_with_the_limit(cli: CommandLine) -> None:
@@ -302,6 +324,7 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         (("dead", "mail", "--limit", "9" * 20), "is not in the range 1<=x<=1000000000"),
         (("audit", "tail", "-n", "9" * 20), "is not in the range 0<=x<=1000000000"),
         (("audit", "report", "--slowest", "9" * 20), "is not in the range 0<=x<=1000000000"),
+        (("audit", "run", "-q", "", "--audit", "x.db"), "queue name '' is not valid"),
         (("audit", "at", "9" * 16, "-q", "mail"), "'9999999999999999' is not a time: write 2026-"),
         (("enqueue", "q", "t", "--app", "no_such_module"), "there is no module no_such_module"),
         (("server", "run", "--idle", "0"), "must be a positive number of seconds"),

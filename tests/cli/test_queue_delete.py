@@ -244,4 +244,4 @@ def test_what_redis_lost_is_told_though_the_queue_was_deleted_once(
     result = verify(database)
 
     assert len(result.queues["mail"].losses) == 1
-    assert "1 live jobs were lost" in result.queues["mail"].losses[0].says
+    assert "1 live job was lost" in result.queues["mail"].losses[0].says

@@ -28,7 +28,7 @@ def test_a_repeated_enqueue_says_that_the_job_is_known(cli: CommandLine, done: s
 
     assert (0, f"{done}\n") == (result.exit_code, result.stdout)
     assert result.stderr == (
-        f"nothing was enqueued: job {done} is live, its id is remembered, or it has the unique name of this call\n"
+        f"nothing was enqueued: job {done} has ended, and its id is remembered\n"
     )
 
 

@@ -289,6 +289,14 @@ def apart(n: int = 0) -> None:
     note("apart", n=n, mine=os.getpid())
 
 
+@app.task(queue="crew", retry=quick, isolation="process", keep_result=True)
+def apart_lasting(seconds: float) -> str:
+    """Looks at nothing."""
+    note("lasting")
+    time.sleep(seconds)
+    return "done"
+
+
 @app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
 def apart_hanging() -> None:
     """Holds the GIL of its process, in C, for ever."""

@@ -52,6 +52,10 @@ class StreamSource:
             return None
         return self.redis.hget(keys("meta"), "stamp") or ""
 
+    def holder(self, queue: str) -> str | None:
+        found: str | None = self.redis.hget(queue_keys(queue, self.prefix)("meta"), "audit")
+        return found
+
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         meta = queue_keys(queue, self.prefix)("meta")
         if not self.redis.hsetnx(meta, "audit", audit_id):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import subprocess
 import sys
@@ -358,12 +359,43 @@ def test_a_method_is_refused_as_a_task_when_it_is_defined(app: App) -> None:
     assert app.task(Mailer.post).name == "post"
 
 
-def test_an_option_that_a_task_does_not_have_is_told_with_those_that_it_has(app: App) -> None:
-    with pytest.raises(
-        TypeError,
-        match=r"'retries' \(write retry=RetryPolicy.*its options are queue, name, retry,",
-    ):
-        app.task(retries=3)  # type: ignore[call-overload]
+@pytest.mark.parametrize(
+    ("made", "given", "meant"),
+    [
+        ("task", "retries", "retry=RetryPolicy(max_attempts=…), which counts the first run, too"),
+        ("task", "autoretry_for", "retry=RetryPolicy(retry_on=…)"),
+        ("task", "time_limit", "timeout=…"),
+        ("task", "result_ttl", "keep_result=…"),
+        ("policy", "max_retries", "max_attempts=…, which counts the first run, too"),
+        ("policy", "default_retry_delay", "base=…"),
+        ("policy", "autoretry_for", "retry_on=…"),
+        ("job", "countdown", "delay=…"),
+        ("job", "eta", "at=…"),
+        ("job", "task_id", "id=…"),
+        ("job", "retries", "max_attempts=…, which counts the first run, too"),
+        ("by name", "countdown", "delay=…"),
+        ("task", "bogus", ""),
+        ("policy", "bogus", ""),
+        ("job", "bogus", ""),
+    ],
+)
+def test_an_option_that_there_is_not_is_told_with_the_one_that_is_meant_and_those_that_there_are(
+    app: App, made: str, given: str, meant: str
+) -> None:
+    takes: dict[str, tuple[Callable[..., Any], str]] = {
+        "task": (app.task, "queue, name, retry"),
+        "policy": (RetryPolicy, "max_attempts, backoff, base"),
+        "job": (app.task(Mailer.post).with_options, "delay, at, expires"),
+        "by name": (functools.partial(app.enqueue, "mail", "send"), "delay, at, expires"),
+    }
+    take, known = takes[made]
+
+    with pytest.raises(TypeError) as caught:
+        take(**{given: 3})
+
+    hint = f" (write {meant})" if meant else ""
+    assert f"got an unexpected keyword argument {given!r}{hint}: " in str(caught.value)
+    assert f"options are {known}" in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("delay", "enqueue"), ("apply_async", "with_options")])

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import threading
+import time
 
 import pytest
 
@@ -62,6 +63,19 @@ def test_a_handler_learns_why_it_should_stop_and_the_first_reason_stays() -> Non
         assert job.wait_cancelled(60)
         with pytest.raises(HandlerTimeout):
             job.raise_if_cancelled()
+
+
+def test_a_handler_sees_by_the_clock_that_its_timeout_is_over_though_no_worker_tells_it() -> None:
+    with testing.job_running() as job:
+        job.limit(0.5, time.monotonic() + 0.5)
+        assert not job.cancelled
+        job.raise_if_too_late()
+
+        assert job.wait_cancelled(60)
+        assert job.cancelled
+        for ask in (job.raise_if_cancelled, job.raise_if_too_late):
+            with pytest.raises(HandlerTimeout, match=r"0\.5 s"):
+                ask()
 
 
 def test_waiting_ends_as_soon_as_the_handler_is_told() -> None:

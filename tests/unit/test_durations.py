@@ -38,7 +38,7 @@ def test_a_duration_below_its_minimum_is_refused_with_the_minimum() -> None:
 
 
 @pytest.mark.parametrize(("text", "same"), [
-    ("10m ago", "2026-11-21 09:50:30"), ("1d ago", "2026-11-20 10:00:30"),
+    ("now", "2026-11-21 10:00:30"), ("10m ago", "2026-11-21 09:50:30"), ("1d ago", "2026-11-20 10:00:30"),
     ("10:00", "2026-11-21 10:00"), ("10:00:30.5", "2026-11-20 10:00:30.5"), ("11:30", "2026-11-20 11:30"),
     ("11:30+02:00", "2026-11-21 09:30"), ("2026-11-21", "2026-11-21 00:00Z"),
 ])  # fmt: skip
@@ -48,6 +48,11 @@ def test_a_moment_is_told_without_its_date_or_by_how_long_ago_it_was(text: str, 
     found = datetime.fromtimestamp(moment_of(text, now) / 1000, UTC)
 
     assert found == datetime.fromisoformat(same).replace(tzinfo=UTC)
+
+
+def test_a_bare_length_of_time_is_refused_with_how_to_write_it() -> None:
+    with pytest.raises(click.BadParameter, match="'1h' is not a time: write '1h ago'"):
+        Moment().convert("1h", None, None)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from rq_core import (
     App,
     AuditNotConfigured,
     Cap,
+    DeadJob,
     Failed,
     GiveUp,
     Gone,
@@ -55,6 +56,20 @@ def refuse() -> None:
     raise GiveUp("no such user")
 
 
+mourned: list[DeadJob] = []
+
+
+def mourn(job: DeadJob) -> None:
+    mourned.append(job)
+    if job.arguments["hook"] == "fails" and current_job().claim == 1:
+        raise ConnectionError("the hook's server is away")
+
+
+@app.task(queue="mail", retry=RetryPolicy(max_attempts=2, base=60, jitter=False), on_dead=mourn)
+def mortal(hook: str) -> None:
+    raise ValueError("no")
+
+
 @app.task
 def forever() -> None:
     forever.enqueue()
@@ -63,6 +78,7 @@ def forever() -> None:
 @pytest.fixture
 def fake() -> Iterator[testing.Fake]:
     outbox.clear()
+    mourned.clear()
     with testing.fake(app) as made:
         yield made
 
@@ -171,6 +187,51 @@ def test_a_delay_can_be_waited_for_step_by_step(fake: testing.Fake) -> None:
     fake.advance(2)
     assert claimed() == 1
     assert handle.state() == "running"
+
+
+def test_a_drain_calls_the_hook_of_each_death_once(fake: testing.Fake) -> None:
+    """No hook was called."""
+    first, second = mortal.enqueue("works"), mortal.enqueue("works")
+
+    ran = fake.drain("mail")
+
+    assert [(job.id, job.task, job.arguments) for job in mourned] == [
+        (handle.id, "mortal", {"hook": "works"}) for handle in (first, second)
+    ]
+    assert {(j.queue, j.reason, j.claims, j.failures, j.losses) for j in mourned} == {
+        ("mail", "attempts_spent", 2, 2, 0)
+    }
+    assert [each.outcome for each in ran if each.task == "mortal:on_dead"] == ["succeeded"] * 2
+    assert fake.drain() == []
+    third = mortal.enqueue("works")
+    fake.drain()
+    assert [job.id for job in mourned] == [first.id, second.id, third.id]
+
+
+def test_a_drain_calls_the_hook_of_a_job_that_expired_between_its_attempts(
+    fake: testing.Fake,
+) -> None:
+    """Its death comes with a claim, and with no settlement."""
+    handle = mortal.with_options(expires=1).enqueue("works")
+
+    fake.drain()
+
+    assert [(job.id, job.reason) for job in mourned] == [(handle.id, "expired")]
+
+
+async def test_a_hook_that_fails_in_a_drain_is_logged_and_runs_again(
+    fake: testing.Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    await mortal.enqueue_async("fails")
+
+    ran = await fake.drain_async()
+
+    assert [each.outcome for each in ran if each.task == "mortal:on_dead"] == [
+        "scheduled",
+        "succeeded",
+    ]
+    assert len({job.event for job in mourned}) == 1
+    assert "job failed: ConnectionError: the hook's server is away" in caplog.text
 
 
 async def test_a_blocking_drain_in_an_event_loop_names_the_other_one(fake: testing.Fake) -> None:

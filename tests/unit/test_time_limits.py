@@ -54,8 +54,8 @@ async def test_what_ended_is_not_over_and_the_next_in_line_is_at_its_own_time() 
 async def test_many_things_wait_for_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     made: list[object] = []
-    call_at = loop.call_at
-    monkeypatch.setattr(loop, "call_at", lambda *args: made.append(args) or call_at(*args))
+    call_later = loop.call_later
+    monkeypatch.setattr(loop, "call_later", lambda *args: made.append(args) or call_later(*args))
     limits = TimeLimits(Told())
 
     for n in range(1_000):

@@ -77,6 +77,26 @@ def test_a_process_whose_work_is_over_ends_whatever_is_left_in_it(left: str, *, 
         assert named in done.stderr
 
 
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        "logging.getLogger('rq_core.process.ending').addFilter(broken)",
+        "logging.root.handlers[0].close = broken",
+    ],
+    ids=["a filter", "the end of a handler"],
+)
+def test_a_process_ends_by_force_though_its_log_raises(breaks: str) -> None:
+    """The thread that ends it died of the error, and the process stayed."""
+    done = _ends(
+        "def broken(*_): raise KeyError('no')",
+        breaks,
+        LEAVES["a thread"][0],
+    )
+
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "exit functions are called\n"
+
+
 def test_a_task_that_swallows_its_cancellation_keeps_no_process() -> None:
     done = _ends("""
 async def stubborn():

@@ -214,6 +214,9 @@ class LongLog:
     def stamp(self, queue: str) -> str:
         return f"of {queue}"
 
+    def holder(self, queue: str) -> None:
+        """No database has it."""
+
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         """Anybody may have it."""
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from sqlalchemy import text
+
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, ties_of
 from rq_core.model.remembered import read_result
@@ -17,6 +20,7 @@ from tests.audit.epochs.test_failover import Pair
 from tests.audit.restore.jobs import HOUR_MS, claim, complete, flush, invoke, job, run_all
 from tests.kit.agreement import assert_agree, drain, states
 from tests.kit.fleet import QUEUE
+from tests.kit.liar import lying
 from tests.kit.servers import RedisServer
 
 CALL = "=" + "70c5" * 8
@@ -197,3 +201,35 @@ def test_an_id_is_remembered_again_after_a_second_loss(
 
         assert 1 == apply(new, database, QUEUE, by="ada").remembered
         assert ("revived",) == enqueue(new, order("revived")).duplicates
+
+
+@pytest.mark.parametrize("damaged", ["removed", "enqueued"])
+def test_a_damaged_row_ends_a_restore_with_one_error(
+    damaged: str, start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    """To take it for empty could let a job run again."""
+    pair = Pair(start_redis)
+    with Client(pair.first.url) as old, Client(pair.second.url) as new:
+        enqueue(old, order("revived"))
+        drain(old, database)
+        pair.follow(pair.second, pair.first)
+        pair.promote(pair.second)
+        run_all(old)
+        drain(old, database)
+        pair.first.kill()
+        drain(new, database)
+        apply(new, database, QUEUE, by="ada")
+        enqueue(new, order("lost"))
+        drain(new, database)
+        flush(new)
+        drain(new, database)
+        with lying(database) as connection:
+            lie = text("UPDATE job_event SET detail = '{' WHERE type = :type")
+            connection.execute(lie, {"type": damaged})
+
+        done = invoke(database, pair.second.url, "--apply")
+
+        assert isinstance(done.exception, SystemExit)
+        assert done.exit_code == 1
+        assert f"queue {QUEUE}: the details of event " in done.output
+        assert "cannot be read: `rq-core audit verify --queue q`" in done.output

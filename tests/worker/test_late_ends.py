@@ -1,0 +1,223 @@
+"""A run that ends after its timeout has timed out, also where a blocked event loop could not stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import pytest
+import uvloop
+
+from rq_core import App, Depends, Failed, GiveUp, RetryPolicy, Succeeded, current_job
+from tests.kit import crew
+from tests.kit.wait import wait_until_async
+from tests.kit.working import working
+
+ONCE = RetryPolicy(max_attempts=1)
+LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+
+
+def late(how: str, until: float) -> str:
+    """Go on for longer than the timeout, then end."""
+    time.sleep(until)
+    if how == "raises":
+        raise GiveUp("too late")
+    return "done"
+
+
+def timed_out(ended: Any) -> bool:
+    assert isinstance(ended, Failed)
+    assert ended.error is not None
+    return ended.error.type == "HandlerTimeout"
+
+
+@pytest.mark.parametrize("how", ["returns", "raises"])
+@LOOPS
+def test_an_async_handler_that_blocks_the_loop_beyond_its_timeout_has_timed_out(
+    valkey_url: str, run: Callable[..., Any], how: str
+) -> None:
+    """It was logged as succeeded."""
+    app = App(valkey_url)
+
+    @app.task(timeout=0.2, keep_result=True, retry=ONCE)
+    async def blocks(how: str) -> str:
+        return late(how, 0.5)
+
+    async def main() -> Any:
+        async with working(app):
+            return await (await blocks.enqueue_async(how)).wait_async(20)
+
+    ended = run(main())
+
+    assert timed_out(ended)
+
+
+def test_an_async_handler_that_swallows_its_cancellation_at_the_timeout_has_timed_out(
+    valkey_url: str,
+) -> None:
+    app = App(valkey_url)
+
+    @app.task(timeout=0.2, keep_result=True, retry=ONCE)
+    async def deaf() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "done"
+        return "never"
+
+    async def main() -> Any:
+        async with working(app):
+            return await (await deaf.enqueue_async()).wait_async(20)
+
+    ended = asyncio.run(main())
+
+    assert timed_out(ended)
+
+
+class Beside:
+    """A handler that has begun, and one that blocks the loop beside it from then on."""
+
+    def __init__(self, url: str) -> None:
+        self.app = App(url)
+        self.begun = threading.Event()
+        self.blocked = threading.Event()
+        self.ended = threading.Event()
+        """Set by a handler that is late: the block is over then."""
+        self.free = threading.Event()
+
+        @self.app.task(name="block")
+        async def block(seconds: float) -> None:
+            self.blocked.set()
+            self.ended.wait(seconds)
+            self.free.set()
+
+        self._block = block
+
+    def __call__(self, run: Callable[..., Any], task: Any, *, blocked_s: float) -> Any:
+        """How a job of the task ends beside the one that blocks the loop."""
+
+        async def main() -> Any:
+            async with working(self.app):
+                job = await task.enqueue_async()
+                await wait_until_async(self.begun.is_set, "it has begun")
+                await self._block.enqueue_async(blocked_s)
+                return await job.wait_async(20)
+
+        return run(main())
+
+
+@pytest.mark.parametrize("looks", ["never", "waits", "looks", "raises"])
+@LOOPS
+def test_a_def_handler_that_is_late_beside_one_that_blocks_the_loop_has_timed_out(
+    valkey_url: str, run: Callable[..., Any], looks: str
+) -> None:
+    """Its timeout was suspended, too, and nothing told it to stop."""
+    beside = Beside(valkey_url)
+    stopped: list[bool] = []
+
+    @beside.app.task(timeout=0.5, keep_result=True, retry=ONCE)
+    def neighbour() -> str:
+        job = current_job()
+        beside.begun.set()
+        beside.blocked.wait(20)
+        if looks == "waits":
+            job.wait_cancelled(20)
+        elif looks == "looks":
+            while not job.cancelled:
+                time.sleep(0.01)
+        else:
+            late(looks, 0.6)
+        stopped.append(job.cancelled and not beside.free.is_set())
+        beside.ended.set()
+        return "done"
+
+    ended = beside(run, neighbour, blocked_s=1.5 if looks == "raises" else 20)
+
+    assert timed_out(ended)
+    assert stopped == ([] if looks == "raises" else [True])
+
+
+left: list[str] = []
+
+
+def session() -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        left.append(type(error).__name__)
+        raise
+    left.append("committed")
+
+
+def test_a_session_is_rolled_back_where_a_blocked_loop_could_not_tell_of_the_timeout(
+    valkey_url: str,
+) -> None:
+    """It was committed, and the job would have run again."""
+    beside = Beside(valkey_url)
+    left.clear()
+
+    @beside.app.task(timeout=0.5, retry=ONCE)
+    def neighbour(held: Annotated[None, Depends(session)]) -> None:
+        beside.begun.set()
+        beside.blocked.wait(20)
+        late("returns", 0.6)
+
+    ended = beside(asyncio.run, neighbour, blocked_s=1.5)
+
+    assert timed_out(ended)
+    assert left == ["HandlerTimeout"]
+
+
+@LOOPS
+def test_a_def_handler_that_ends_in_time_succeeds_however_late_a_blocked_loop_looks(
+    valkey_url: str, run: Callable[..., Any]
+) -> None:
+    beside = Beside(valkey_url)
+
+    @beside.app.task(timeout=3, keep_result=True, retry=ONCE)
+    def neighbour() -> str:
+        beside.begun.set()
+        beside.blocked.wait(20)
+        return "done"
+
+    ended = beside(run, neighbour, blocked_s=3.5)
+
+    assert isinstance(ended, Succeeded)
+    assert ended.value == "done"
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+@LOOPS
+def test_an_isolated_handler_is_judged_by_when_it_ended_and_not_by_when_a_blocked_loop_looked(
+    valkey_url: str,
+    witness: crew.Witness,
+    run: Callable[..., Any],
+    in_time: bool,
+) -> None:
+    crew.app.connect_to(valkey_url)
+
+    async def main() -> Any:
+        async with working(crew.app, queues=("crew",)):
+            # Its start takes nothing of the timeout.
+            await crew.apart.enqueue_async(n=0)
+            await wait_until_async(lambda: witness.lines("apart"), "a process is there", timeout=20)
+            seconds = 1.0 if in_time else 2.5
+            options = {"timeout": 2.0, "max_attempts": 1}
+            job = await crew.apart_lasting.with_options(**options).enqueue_async(seconds)
+            await wait_until_async(lambda: witness.lines("lasting"), "it has begun", timeout=20)
+            await crew.hogging.enqueue_async(3.0)
+            return await job.wait_async(20)
+
+    try:
+        ended = run(main())
+    finally:
+        crew.app.close()
+
+    if in_time:
+        assert isinstance(ended, Succeeded)
+        assert ended.value == "done"
+    else:
+        assert timed_out(ended)
