@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rq_core.model.counted import counted
 from rq_core.model.job import read_spec, spec_fault
 from rq_core.model.machine import PRIORITIES, Event, Priority, State
 from rq_core.model.names import digest_of
 from rq_core.model.scopes import scopes_of
+from rq_core.model.text import counted
 from sql_audit.proof.live import Record
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
