@@ -8,7 +8,7 @@
     async def report(month: str, db: Annotated[Session, Depends(session)]) -> None: ...
 
 A dependency is no argument of the job: it is not sent, not part of the digest, and refused if it is given. This module
-finds the dependencies of a function and puts them in order; :mod:`rq_core.app.attempt` enters and leaves them.
+finds the dependencies of a function and puts them in order; :mod:`rq_core.app.surroundings` enters and leaves them.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rq_core.metrics.causes import Cause, Unread
     from rq_core.metrics.shared import Shared
-    from rq_core.model.reader import LogOverview
+    from rq_core.model.plugins import LogOverview
     from rq_core.protocol.overview import Overview, QueueOverview
 
 DROPPED: Final = (

@@ -16,8 +16,16 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from rq_core.connections.line import CONNECT_TIMEOUT_S, Line
-from rq_core.connections.routing import REDIRECTS_MAX, Routing
-from rq_core.connections.slot_map import BRIEF, Command, Node, Replies, Round, Steps
+from rq_core.connections.routing import (
+    BRIEF,
+    REDIRECTS_MAX,
+    Command,
+    Node,
+    Replies,
+    Round,
+    Routing,
+    Steps,
+)
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Hear, Meanwhile, PoolWire
 from rq_core.errors import InvalidOption
 from rq_core.model.url import SCHEMES, check_password

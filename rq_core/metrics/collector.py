@@ -23,7 +23,7 @@ from rq_core.errors import RqCoreError, ServerUnsuitable
 from rq_core.metrics.shared import Shared, SharedOverview, shared_log, viewer
 from rq_core.metrics.table import BY_NAME, FAMILIES, TASKS_MAX, Family
 from rq_core.model.keys import DEFAULT_PREFIX
-from rq_core.model.reader import LogOverview
+from rq_core.model.plugins import LogOverview
 from rq_core.model.text import printable
 from rq_core.process.flow_totals import FlowTotals
 from rq_core.protocol.overview import Overview, QueueOverview
