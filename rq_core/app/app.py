@@ -508,8 +508,12 @@ class App(ManyProducer):
         raised if the limit has another version by now; without it, the last change holds. Raises
         InvalidOption, UnknownScope, NothingDeclared.
         """
-        client = self.client
-        return client.run(self._change_of(client.calls, queue, scope, limit, reason, by, version))
+        client, declared = self.client, self.declared.families(queue)
+        return client.run(
+            client.calls.caps.change(
+                queue, scope, limit, declared=declared, version=version, by=by, why=reason
+            )
+        )
 
     async def set_cap_async(
         self,
@@ -522,30 +526,11 @@ class App(ManyProducer):
         version: int | None = None,
     ) -> CapChange:
         """See set_cap."""
-        client = self.async_client()
+        client, declared = self.async_client(), self.declared.families(queue)
         return await client.run(
-            self._change_of(client.calls, queue, scope, limit, reason, by, version)
-        )
-
-    def _change_of(
-        self,
-        calls: Operations,
-        queue: str,
-        scope: str,
-        limit: int | Limit | Literal["code"] | None,
-        reason: str,
-        by: str | None,
-        version: int | None,
-    ) -> Plan[CapChange]:
-        declared = self.declared.families(queue)
-        return calls.caps.change(
-            queue,
-            scope,
-            limit,
-            declared=declared,
-            version=version,
-            by=by,
-            why=reason,
+            client.calls.caps.change(
+                queue, scope, limit, declared=declared, version=version, by=by, why=reason
+            )
         )
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:

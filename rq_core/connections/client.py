@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from rq_core.connections.line import Line
@@ -128,12 +127,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:

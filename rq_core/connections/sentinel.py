@@ -49,6 +49,8 @@ LOOK_LATER_S: Final = 10.0
 """The same once no sentinel has answered: a primary that works is not held up by sentinels that do not."""
 
 Address = tuple[str, int]
+Said = Sequence[str] | Exception | None
+"""What a sentinel answered; None: it knows no such service."""
 
 
 @dataclass
@@ -88,14 +90,10 @@ class Sentinels:
         answers within so many seconds."""
         silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
-            try:
-                said = self._ask_one(sentinel, seconds)
-            except (redis.RedisError, OSError) as error:
-                silent[sentinel] = error
-                continue
-            if said:
+            said = self._ask_one(sentinel, seconds)
+            if said and not isinstance(said, Exception):
                 return self._heard(sentinel, said)
-            silent[sentinel] = None
+            silent[sentinel] = said if isinstance(said, Exception) else None
         for sentinel, trouble in silent.items():
             if trouble is not None:
                 try:
@@ -108,14 +106,10 @@ class Sentinels:
         """The same for asyncio."""
         silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
-            try:
-                said = await self._ask_one_async(sentinel, seconds)
-            except (redis.RedisError, OSError, RuntimeError) as error:
-                silent[sentinel] = error
-                continue
-            if said:
+            said = await self._ask_one_async(sentinel, seconds)
+            if said and not isinstance(said, Exception):
                 return self._heard(sentinel, said)
-            silent[sentinel] = None
+            silent[sentinel] = said if isinstance(said, Exception) else None
         for sentinel, trouble in silent.items():
             if trouble is not None:
                 try:
@@ -129,23 +123,15 @@ class Sentinels:
 
         One call asks one sentinel; others go on with what is known.
         """
-        if self.is_level():
-            return
-        sentinel = self._begin_look()
-        try:
+        if not self.is_level():
+            sentinel = self._begin_look()
             self._looked(sentinel, self._ask_one(sentinel, ANSWER_WITHIN_S))
-        except (redis.RedisError, OSError):
-            self._looked(sentinel, None)
 
     async def look_async(self) -> None:
         """The same for asyncio."""
-        if self.is_level():
-            return
-        sentinel = self._begin_look()
-        try:
+        if not self.is_level():
+            sentinel = self._begin_look()
             self._looked(sentinel, await self._ask_one_async(sentinel, ANSWER_WITHIN_S))
-        except (redis.RedisError, OSError, RuntimeError):
-            self._looked(sentinel, None)
 
     def doubt(self) -> None:
         """What the first sentinel named could not be used: it may know less than the others, so it is asked last."""
@@ -166,8 +152,8 @@ class Sentinels:
         with self._lock:
             return self._order[0]
 
-    def _looked(self, sentinel: Address, said: Sequence[str] | None) -> None:
-        if said:
+    def _looked(self, sentinel: Address, said: Said) -> None:
+        if said and not isinstance(said, Exception):
             self._heard(sentinel, said)
             return
         with self._lock:
@@ -177,20 +163,24 @@ class Sentinels:
             if self._failed >= len(self._order):
                 self._look_at = time.monotonic() + LOOK_LATER_S
 
-    def _ask_one(self, sentinel: Address, seconds: float) -> Sequence[str] | None:
+    def _ask_one(self, sentinel: Address, seconds: float) -> Said:
         host, port = sentinel
         client: Any = redis.Redis(host, port, **self._options(seconds), retry=Retry(NoBackoff(), 0))
-        with client:
-            said: Sequence[str] | None = client.execute_command(*self._question())
-        return said
+        try:
+            with client:
+                return client.execute_command(*self._question())  # type: ignore[no-any-return]
+        except (redis.RedisError, OSError) as error:
+            return error
 
-    async def _ask_one_async(self, sentinel: Address, seconds: float) -> Sequence[str] | None:
+    async def _ask_one_async(self, sentinel: Address, seconds: float) -> Said:
         host, port = sentinel
         options = {**self._options(seconds), "retry": AsyncRetry(NoBackoff(), 0)}
         client: Any = redis.asyncio.Redis(host=host, port=port, **options)
-        async with client:
-            said: Sequence[str] | None = await client.execute_command(*self._question())
-        return said
+        try:
+            async with client:
+                return await client.execute_command(*self._question())  # type: ignore[no-any-return]
+        except (redis.RedisError, OSError, RuntimeError) as error:
+            return error
 
     def _options(self, seconds: float) -> dict[str, Any]:
         return {**self.options, "socket_connect_timeout": seconds, "socket_timeout": seconds}
