@@ -202,21 +202,18 @@ class App(ManyProducer):
         more than once only after a fault. Raises InvalidTask, InvalidName or InvalidOption.
         """
         if function is not None and not callable(function):
-            raise InvalidOption(
-                option="function", value=function, must="must be a function: options go by name"
-            )
+            raise InvalidOption.of("function", function, "must be a function: options go by name")
         given: object = retry
         if given is not None and not isinstance(given, RetryPolicy):
             must = "must be a RetryPolicy, like RetryPolicy(max_attempts=5)"
-            raise InvalidOption(option="retry", value=retry, must=must)
+            raise InvalidOption.of("retry", retry, must)
         hook_given: object = on_dead
         if hook_given is not None and not callable(hook_given):
-            must = "must be a function that takes a DeadJob"
-            raise InvalidOption(option="on_dead", value=on_dead, must=must)
+            raise InvalidOption.of("on_dead", on_dead, "must be a function that takes a DeadJob")
         unique_given: object = unique
         if isinstance(unique_given, type):
             must = f"must be made, not the class: write unique={unique_given.__name__}(…)"
-            raise InvalidOption(option="unique", value=unique_given.__name__, must=must)
+            raise InvalidOption.of("unique", unique_given.__name__, must)
         policy = retry or RetryPolicy()
         options = JobOptions(
             queue=queue,
@@ -436,9 +433,7 @@ class App(ManyProducer):
         given: object = fair
         if given is not None and given is not False:
             if not isinstance(given, str) or not given.isidentifier():
-                raise InvalidOption(
-                    option="fair", value=fair, must="must be the name of an argument, or False"
-                )
+                raise InvalidOption.of("fair", fair, "must be the name of an argument, or False")
             changes["fair"] = 1
         elif given is False:
             changes["fair"] = 0

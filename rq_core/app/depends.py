@@ -78,9 +78,9 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
     Raises InvalidOption.
     """
     if not callable(provider):
-        raise InvalidOption(option="Depends", value=provider, must="must get a function or a class")
+        raise InvalidOption.of("Depends", provider, "must get a function or a class")
     if scope not in typing.get_args(DependencyScope):
-        raise InvalidOption(option="scope", value=scope, must='must be "attempt" or "process"')
+        raise InvalidOption.of("scope", scope, 'must be "attempt" or "process"')
     return Dependency(provider, scope)
 
 

@@ -60,24 +60,22 @@ class Around:
         try:
             inspect.signature(function).bind(None)
         except TypeError as error:
-            raise InvalidOption(
-                option="around", value=function, must=f"must take one argument, the job ({error})"
+            raise InvalidOption.of(
+                "around", function, f"must take one argument, the job ({error})"
             ) from None
         if inspect.iscoroutinefunction(function):
-            raise InvalidOption(
-                option="around", value=function, must="must yield once, and is a coroutine function"
+            raise InvalidOption.of(
+                "around", function, "must yield once, and is a coroutine function"
             )
         if dependencies_of("around", function):
-            raise InvalidOption(
-                option="around",
-                value=function,
-                must="must take the job only: it gets no dependencies",
+            raise InvalidOption.of(
+                "around", function, "must take the job only: it gets no dependencies"
             )
         if not _makes_manager(function):
-            raise InvalidOption(
-                option="around",
-                value=function,
-                must="must yield once, around the handler: it is a plain function. Write a generator, or what"
+            raise InvalidOption.of(
+                "around",
+                function,
+                "must yield once, around the handler: it is a plain function. Write a generator, or what"
                 " contextmanager makes of one",
             )
 
@@ -344,10 +342,10 @@ class Surroundings:
         """Let ``other`` make what ``provider`` would, within the block. Raises InvalidOption or InvalidTask."""
         for each in (provider, other):
             if not callable(each):
-                raise InvalidOption(
-                    option="override",
-                    value=each,
-                    must="must get functions or classes: the one that"
+                raise InvalidOption.of(
+                    "override",
+                    each,
+                    "must get functions or classes: the one that"
                     " Depends names, and the one in its place",
                 )
         overrides = {**self._overrides, provider: other}

@@ -43,10 +43,8 @@ class Unique(Named):
     def __post_init__(self) -> None:
         check_per(self.per)
         if self.on_duplicate not in _WAYS:
-            raise InvalidOption(
-                option="on_duplicate",
-                value=self.on_duplicate,
-                must=f"must be one of {', '.join(_WAYS)}",
+            raise InvalidOption.of(
+                "on_duplicate", self.on_duplicate, f"must be one of {', '.join(_WAYS)}"
             )
 
     @property
@@ -107,7 +105,7 @@ class Debounce(Named):
             most_ms = window_ms("at_most", self.at_most, minimum=0)
         if most_ms < after_ms:
             must = "must be as long as its seconds, or longer"
-            raise InvalidOption(option="at_most", value=self.at_most, must=must)
+            raise InvalidOption.of("at_most", self.at_most, must)
         object.__setattr__(self, "after_ms", after_ms)
         object.__setattr__(self, "most_ms", most_ms)
 
@@ -134,11 +132,11 @@ class Latest(Named):
         given: object = self.per
         if not isinstance(given, str) and not callable(given):
             must = "must be the name of an argument, or a function of the arguments"
-            raise InvalidOption(option="per", value=self.per, must=must)
+            raise InvalidOption.of("per", self.per, must)
         check_per(self.per)
         if self.function is not None and not self.has_named_function:
             must = "must be a function with a name: write it with def"
-            raise InvalidOption(option="per", value=self.per, must=must)
+            raise InvalidOption.of("per", self.per, must)
 
     @property
     def ties(self) -> dict[str, Any]:

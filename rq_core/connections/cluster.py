@@ -47,14 +47,10 @@ def seeds_of(url: str) -> tuple[Node, ...]:
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if parts.path.strip("/") not in ("", "0"):
-        raise InvalidOption(
-            option="redis", value=url, must="must name no database but 0: a cluster has one"
-        )
+        raise InvalidOption.of("redis", url, "must name no database but 0: a cluster has one")
     with contextlib.suppress(ValueError):
         return tuple(_seed(host) for host in hosts)
-    raise InvalidOption(
-        option="redis", value=url, must="must read redis+cluster://HOST:PORT,HOST:PORT"
-    )
+    raise InvalidOption.of("redis", url, "must read redis+cluster://HOST:PORT,HOST:PORT")
 
 
 def _seed(text: str) -> Node:

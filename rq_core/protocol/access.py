@@ -145,10 +145,10 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
     Raises InvalidOption for a role or pattern that is none.
     """
     if role not in ROLES:
-        raise InvalidOption(option="role", value=role, must=f"must be one of {', '.join(ROLES)}")
+        raise InvalidOption.of("role", role, f"must be one of {', '.join(ROLES)}")
     if not _PATTERN.fullmatch(queue):
         must = "must be a queue's name, in which * and ? may stand for others"
-        raise InvalidOption(option="queue", value=queue, must=must)
+        raise InvalidOption.of("queue", queue, must)
     tag = f"{check_name('prefix', prefix)}:{{{queue}}}:"
     writes, reads = keys(role)
     every = [f"~{tag}*"] if len(writes) == len(KEYS) else [f"~{tag}{name}" for name in writes]

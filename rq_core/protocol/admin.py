@@ -109,12 +109,12 @@ class Admin:
             minimum = SETTINGS[name].minimum if name in SETTINGS else 0
             if name not in SETTINGS and name not in FLAGS:
                 known = ", ".join((*SETTINGS, *FLAGS))
-                raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
+                raise errors.InvalidOption.of(name, value, f"must be one of {known}")
             if name in FLAGS and value not in (0, 1):
-                raise errors.InvalidOption(option=name, value=value, must="must be 0 or 1")
+                raise errors.InvalidOption.of(name, value, "must be 0 or 1")
             if not _is_whole(value) or not minimum <= value <= VALUE_MAX:
                 must = f"must be a whole number from {minimum} to {VALUE_MAX:,}"
-                raise errors.InvalidOption(option=name, value=value, must=must)
+                raise errors.InvalidOption.of(name, value, must)
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
         # A bool is a whole number to Python, and nothing to the connection.
         records = tuple((name, int(value)) for name, value in values.items())
@@ -136,10 +136,10 @@ def check_why(why: str) -> str:
             pass
         else:
             return why
-    raise errors.InvalidOption(
-        option="reason",
-        value=given[:50] if isinstance(given, str) else given,
-        must=f"must be text of at most {WHY_MAX:,} characters, without NUL and lone surrogates",
+    raise errors.InvalidOption.of(
+        "reason",
+        given[:50] if isinstance(given, str) else given,
+        f"must be text of at most {WHY_MAX:,} characters, without NUL and lone surrogates",
     )
 
 

@@ -172,10 +172,8 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
     for job in jobs:
         given: object = job
         if not isinstance(given, NewJob):
-            raise errors.InvalidOption(
-                option="jobs",
-                value=type(given),
-                must="must be jobs, each as task.job(…) or app.job(…) makes it",
+            raise errors.InvalidOption.of(
+                "jobs", type(given), "must be jobs, each as task.job(…) or app.job(…) makes it"
             )
         queue = job.queue
         chunk = waiting.get(queue)
