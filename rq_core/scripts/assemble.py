@@ -39,7 +39,16 @@ from rq_core.scripts.binding import (
     tail,
 )
 from rq_core.scripts.header import Header, HeaderError, Variant
-from rq_core.scripts.rooms import ENDINGS, RESET, TABLE, build, endings_of, resolve, steps_of
+from rq_core.scripts.rooms import (
+    ENDINGS,
+    RESET,
+    TABLE,
+    build,
+    endings_of,
+    facts_of_parts,
+    resolve,
+    steps_of,
+)
 from rq_core.scripts.source import Source, read, words
 
 # What the scripts know of the model: facts of machine.py, fields.py, scopes.py and settings.py, as Lua constants.
@@ -59,6 +68,7 @@ OF_SCRIPT: Final = {
     "AUDITED": "what is read in each call of a queue that is audited: `v`, the counters, and those of the backlog",
     "COUNTED": "how many of these are read in each call: `v` and the counters",
     "LATER": "the counters that stand under Later alone",
+    "PART_FACTS": "the fields of `meta` that switch parts on, see `include/call/parts`",
 }
 """The constants that are not the same in each script, and what they say."""
 
@@ -140,8 +150,11 @@ CONSTANTS: Final = {
 """Name → its value in Lua, and what it says."""
 
 
-def constants(*, meta: Iterable[str], later: Iterable[str]) -> dict[str, str]:
-    """The constants of a script as locals, by name. ``meta`` and ``later`` are the fields under Meta and Later."""
+def constants(*, meta: Iterable[str], later: Iterable[str], parts: Iterable[str]) -> dict[str, str]:
+    """Return the constants of a script as locals, by name.
+
+    ``meta`` and ``later`` are the fields under Meta and Later, ``parts`` the facts of all parts.
+    """
     meta, counters = tuple(meta), settings.COUNTERS
     counted = ["v", *(name for name in meta if name in counters)]
     of_script = (
@@ -149,6 +162,7 @@ def constants(*, meta: Iterable[str], later: Iterable[str]) -> dict[str, str]:
         table(dict.fromkeys([*counted, "backlog_jobs", "backlog_bytes"])),
         str(len(counted)),
         table(name for name in later if name in counters and name not in meta),
+        table(parts),
     )
     values = dict(zip(OF_SCRIPT, of_script, strict=True))
     values |= {name: value for name, (value, _) in CONSTANTS.items()}
@@ -184,7 +198,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     includes = resolve(lua, script, variant)
     header = script.header
     declared, on_demand = _keys_of(header, includes)
-    known = constants(**_facts_of(header, includes))
+    known = constants(**_facts_of(header, includes), parts=facts_of_parts(lua, variant))
     needed = {word for include in includes.values() for word in include.header.words("Args")}
     if missing := needed - set(argument_names(header)):
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
@@ -277,6 +291,8 @@ def _keys_of(
             if len(each.words("Fact")) != 1:
                 raise HeaderError(f"{each.name}.lua: keys under With need one Fact")
             (fact,) = each.words("Fact")
+            if fact in on_demand:
+                raise HeaderError(f"{each.name}.lua: another part has the Fact {fact} and keys")
             on_demand[fact] = in_order(each.words("With"))
     named = {key for each in headers for key in (*each.words("Keys"), *each.words("Unread"))}
     further = {key for group in on_demand.values() for key in group}
