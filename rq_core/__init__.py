@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from rq_core.app.task import AsyncTask as AsyncTask
     from rq_core.app.task import PreparedTask as PreparedTask
     from rq_core.app.task import Task as Task
-    from rq_core.app.throttle import Debounce as Debounce
-    from rq_core.app.throttle import Latest as Latest
-    from rq_core.app.throttle import Throttle as Throttle
+    from rq_core.app.unique import Debounce as Debounce
+    from rq_core.app.unique import Latest as Latest
+    from rq_core.app.unique import Throttle as Throttle
     from rq_core.app.unique import Unique as Unique
     from rq_core.model.job import NewJob as NewJob
     from rq_core.model.limits import Limit as Limit
@@ -61,8 +61,7 @@ else:
         "app.log_context": "JobLogFilter",
         "app.retry": "RetryPolicy",
         "app.task": "AsyncTask PreparedTask Task",
-        "app.throttle": "Debounce Latest Throttle",
-        "app.unique": "Unique",
+        "app.unique": "Debounce Latest Throttle Unique",
         "model.job": "NewJob",
         "model.limits": "Limit",
         "model.machine": "Priority State",

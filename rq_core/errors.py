@@ -8,7 +8,7 @@ error has no other text of them.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from rq_core.masking import masked
 
@@ -59,6 +59,11 @@ class InvalidOption(UsageError):
     option: str
     value: Any
     must: str
+
+    @classmethod
+    def of(cls, option: str, value: object, must: str) -> Self:
+        """Make one of its facts."""
+        return cls(option=option, value=value, must=must)
 
 
 class InvalidTask(UsageError):
@@ -399,7 +404,7 @@ def _seconds(after: object) -> float:
     ):
         return float(max(seconds, 0))
     must = f"must be seconds (or a timedelta) up to {SECONDS_MAX:,}"
-    raise InvalidOption(option="after", value=after, must=must)
+    raise InvalidOption.of("after", after, must)
 
 
 class RetryLater(HandlerSignal):

@@ -37,13 +37,13 @@ from rq_core.connections.redis_errors import words_of
 from rq_core.connections.waiter import Waiter
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, PoolWire
 from rq_core.errors import RqCoreError, UsageError
-from rq_core.model.counted import counted
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.model.reasons import Reason
 from rq_core.model.state_line import JobState, lines_of_jobs, read_state_line
+from rq_core.model.text import counted
 from rq_core.protocol import claims
 from rq_core.protocol.awaited import Nothing, Wait
 from rq_core.protocol.delivery import Delivery

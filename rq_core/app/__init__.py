@@ -12,11 +12,11 @@ Read ``app`` first, then ``task``, ``options`` and ``handle``.
   elsewhere; changing a waiting job.
 - ``awaiting``, ``log_reader``, ``returned``: how handles wait, and read the log; results of handlers.
 - ``caps``, ``declared``, ``placing``: Cap and Rate; the declarations by queue; a job's lane.
-- ``naming``, ``unique``, ``throttle``: a job's unique name, and the options that need one.
+- ``naming``, ``unique``: a job's unique name; the options that need one.
 - ``context``, ``log_context``, ``retry``, ``dead_hooks``, ``redaction``: the running job, for its handler and its log
   lines; retry policies; hooks for dead jobs; what errors and logs must not show.
-- ``depends``, ``around``, ``surroundings``, ``attempt``, ``resources``: dependencies; middleware; both of one app;
-  entering and leaving them; values that live as long as the process.
-- ``loading``, ``locate``: finding an app by ``module:app``, and a task by module and name.
-- ``first_use``, ``fork_gate``: preparing on first use; a fork waits for what is being prepared.
+- ``depends``, ``surroundings``, ``resources``: dependencies; these and the arounds of one app, entering and leaving
+  them; values that live as long as the process.
+- ``loading``: finding an app by ``module:app``, and a task by module and name.
+- ``first_use``: preparing on first use; a fork waits for what is being prepared.
 """

@@ -202,21 +202,18 @@ class App(ManyProducer):
         more than once only after a fault. Raises InvalidTask, InvalidName or InvalidOption.
         """
         if function is not None and not callable(function):
-            raise InvalidOption(
-                option="function", value=function, must="must be a function: options go by name"
-            )
+            raise InvalidOption.of("function", function, "must be a function: options go by name")
         given: object = retry
         if given is not None and not isinstance(given, RetryPolicy):
             must = "must be a RetryPolicy, like RetryPolicy(max_attempts=5)"
-            raise InvalidOption(option="retry", value=retry, must=must)
+            raise InvalidOption.of("retry", retry, must)
         hook_given: object = on_dead
         if hook_given is not None and not callable(hook_given):
-            must = "must be a function that takes a DeadJob"
-            raise InvalidOption(option="on_dead", value=on_dead, must=must)
+            raise InvalidOption.of("on_dead", on_dead, "must be a function that takes a DeadJob")
         unique_given: object = unique
         if isinstance(unique_given, type):
             must = f"must be made, not the class: write unique={unique_given.__name__}(…)"
-            raise InvalidOption(option="unique", value=unique_given.__name__, must=must)
+            raise InvalidOption.of("unique", unique_given.__name__, must)
         policy = retry or RetryPolicy()
         options = JobOptions(
             queue=queue,
@@ -312,7 +309,7 @@ class App(ManyProducer):
             if task.options.keeps_result:
                 task.returned.check()
             if task.isolation is not None:
-                from rq_core.app.locate import place_of
+                from rq_core.app.task import place_of
 
                 place_of(task)
 
@@ -436,9 +433,7 @@ class App(ManyProducer):
         given: object = fair
         if given is not None and given is not False:
             if not isinstance(given, str) or not given.isidentifier():
-                raise InvalidOption(
-                    option="fair", value=fair, must="must be the name of an argument, or False"
-                )
+                raise InvalidOption.of("fair", fair, "must be the name of an argument, or False")
             changes["fair"] = 1
         elif given is False:
             changes["fair"] = 0
@@ -508,8 +503,12 @@ class App(ManyProducer):
         raised if the limit has another version by now; without it, the last change holds. Raises
         InvalidOption, UnknownScope, NothingDeclared.
         """
-        client = self.client
-        return client.run(self._change_of(client.calls, queue, scope, limit, reason, by, version))
+        client, declared = self.client, self.declared.families(queue)
+        return client.run(
+            client.calls.caps.change(
+                queue, scope, limit, declared=declared, version=version, by=by, why=reason
+            )
+        )
 
     async def set_cap_async(
         self,
@@ -522,30 +521,11 @@ class App(ManyProducer):
         version: int | None = None,
     ) -> CapChange:
         """See set_cap."""
-        client = self.async_client()
+        client, declared = self.async_client(), self.declared.families(queue)
         return await client.run(
-            self._change_of(client.calls, queue, scope, limit, reason, by, version)
-        )
-
-    def _change_of(
-        self,
-        calls: Operations,
-        queue: str,
-        scope: str,
-        limit: int | Limit | Literal["code"] | None,
-        reason: str,
-        by: str | None,
-        version: int | None,
-    ) -> Plan[CapChange]:
-        declared = self.declared.families(queue)
-        return calls.caps.change(
-            queue,
-            scope,
-            limit,
-            declared=declared,
-            version=version,
-            by=by,
-            why=reason,
+            client.calls.caps.change(
+                queue, scope, limit, declared=declared, version=version, by=by, why=reason
+            )
         )
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:

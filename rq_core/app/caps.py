@@ -52,16 +52,16 @@ class Cap:
         check_limit("n", self.n)
         _check_key(self.per, self.name)
         if self.on_full not in _POLICIES:
-            raise InvalidOption(
-                option="on_full", value=self.on_full, must=f"must be one of {', '.join(_POLICIES)}"
+            raise InvalidOption.of(
+                "on_full", self.on_full, f"must be one of {', '.join(_POLICIES)}"
             )
         if self.max_waiting is not None:
             check_limit("max_waiting", self.max_waiting, minimum=1)
             if self.on_full != "wait":
-                raise InvalidOption(
-                    option="max_waiting",
-                    value=self.max_waiting,
-                    must=f"needs on_full='wait': with {self.on_full!r} no job waits, so leave it out",
+                raise InvalidOption.of(
+                    "max_waiting",
+                    self.max_waiting,
+                    f"needs on_full='wait': with {self.on_full!r} no job waits, so leave it out",
                 )
 
     @property
@@ -96,10 +96,10 @@ class Rate:
 
     def __post_init__(self) -> None:
         if self.n == 0 and type(self.n) is int:
-            raise InvalidOption(
-                option="n",
-                value=0,
-                must="must be 1 or more; to stop a scope for now, set its limit to 0 with"
+            raise InvalidOption.of(
+                "n",
+                0,
+                "must be 1 or more; to stop a scope for now, set its limit to 0 with"
                 " `rq-core cap QUEUE SCOPE 0`",
             )
         check_limit("n", self.n, minimum=1)
@@ -107,9 +107,7 @@ class Rate:
         _check_key(self.per, self.name)
         window_ms = ms_of("per_seconds", self.per_seconds, minimum=0.001)
         if window_ms > WINDOW_MAX / timedelta(milliseconds=1):
-            raise InvalidOption(
-                option="per_seconds", value=self.per_seconds, must="must be 366 days or less"
-            )
+            raise InvalidOption.of("per_seconds", self.per_seconds, "must be 366 days or less")
         object.__setattr__(self, "window_ms", window_ms)
 
     @property
@@ -139,26 +137,22 @@ def key_name(per: Per) -> str:
 def _check_key(per: Per | None, name: str | None) -> None:
     given: object = per
     if given is not None and not isinstance(given, str) and not callable(given):
-        raise InvalidOption(
-            option="per",
-            value=per,
-            must="must be the name of an argument, or a function of the arguments",
+        raise InvalidOption.of(
+            "per", per, "must be the name of an argument, or a function of the arguments"
         )
     if inspect.iscoroutinefunction(per):
-        raise InvalidOption(
-            option="per", value=per, must="must not be async: a job's key is needed at once"
-        )
+        raise InvalidOption.of("per", per, "must not be async: a job's key is needed at once")
     if name is not None:
         check_name("cap", name)
         if name in RESERVED:
             reserved = ", ".join(sorted(RESERVED))
-            raise InvalidOption(option="name", value=name, must=f"must not be one of {reserved}")
+            raise InvalidOption.of("name", name, f"must not be one of {reserved}")
     elif per is not None:
         try:
             check_name("cap", key_name(per))
         except InvalidName:
-            raise InvalidOption(
-                option="per",
-                value=per,
-                must="cannot name the cap: pass name=…, of the characters A-Z a-z 0-9 _ . : -",
+            raise InvalidOption.of(
+                "per",
+                per,
+                "cannot name the cap: pass name=…, of the characters A-Z a-z 0-9 _ . : -",
             ) from None

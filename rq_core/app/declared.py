@@ -103,10 +103,10 @@ class Declared:
         """Raise InvalidOption if jobs of the task cannot go to this queue, since its caps count in another."""
         own = self._own.get(task)
         if own is not None and own.queue != queue and any(s.family != FAIR for s in own.sources):
-            raise InvalidOption(
-                option="queue",
-                value=queue,
-                must=f"must be {own.queue!r}: the caps of task {task!r} count in that queue; for another"
+            raise InvalidOption.of(
+                "queue",
+                queue,
+                f"must be {own.queue!r}: the caps of task {task!r} count in that queue; for another"
                 " queue, define another task",
             )
 
@@ -144,13 +144,11 @@ class Declared:
         if cap is not None:
             limits[QUEUE] = Limit(check_limit("cap", cap))
         if weights is not None and not (fair or (fair is None and queue in self._fair)):
-            raise InvalidOption(option="weights", value=weights, must="needs fair=…")
+            raise InvalidOption.of("weights", weights, "needs fair=…")
         for key, weight in (weights or {}).items():
             if type(weight) is not int or not 1 <= weight <= WEIGHT_MAX:
-                raise InvalidOption(
-                    option=f"weights[{key!r}]",
-                    value=weight,
-                    must=f"must be a whole number from 1 to {WEIGHT_MAX:,}",
+                raise InvalidOption.of(
+                    f"weights[{key!r}]", weight, f"must be a whole number from 1 to {WEIGHT_MAX:,}"
                 )
             limits[scope(WEIGHT, key)] = Limit(weight)
         self._limits.setdefault(queue, {}).update(limits)

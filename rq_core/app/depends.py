@@ -8,7 +8,7 @@
     async def report(month: str, db: Annotated[Session, Depends(session)]) -> None: ...
 
 A dependency is no argument of the job: it is not sent, not part of the digest, and refused if it is given. This module
-finds the dependencies of a function and puts them in order; :mod:`rq_core.app.attempt` enters and leaves them.
+finds the dependencies of a function and puts them in order; :mod:`rq_core.app.surroundings` enters and leaves them.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
     Raises InvalidOption.
     """
     if not callable(provider):
-        raise InvalidOption(option="Depends", value=provider, must="must get a function or a class")
+        raise InvalidOption.of("Depends", provider, "must get a function or a class")
     if scope not in typing.get_args(DependencyScope):
-        raise InvalidOption(option="scope", value=scope, must='must be "attempt" or "process"')
+        raise InvalidOption.of("scope", scope, 'must be "attempt" or "process"')
     return Dependency(provider, scope)
 
 

@@ -44,7 +44,7 @@ def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
     now, expires = options.get("now", False), options.get("expires")
     if now and (delay is not None or at is not None):
         other = "delay" if delay is not None else "at"
-        raise InvalidOption(option="now", value=now, must=f"does not go with {other}")
+        raise InvalidOption.of("now", now, f"does not go with {other}")
     given = JobOptions(queue).changed(delay=delay, at=at, expires=expires)
     due, expires_text = "", "-" if "expires" in options else ""
     if now or delay is not None:
@@ -65,7 +65,7 @@ def check_line(line: str) -> None:
     given: object = line
     if not isinstance(given, str):
         must = "must be the job's state line, as `rq-core job ID --json` prints it"
-        raise InvalidOption(option="line", value=given, must=must)
+        raise InvalidOption.of("line", given, must)
 
 
 _WHY: Final = {

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rq_core.model.job import NewJob
     from rq_core.model.outcome import Outcome
     from rq_core.protocol.enqueue import Accepted
+    from rq_core.protocol.plan import Plan
+    from rq_core.protocol.reads import Reads
 
 R_co = TypeVar("R_co", covariant=True)
 """What the task's function returns."""
@@ -95,24 +97,23 @@ class JobHandle(Generic[R_co]):
         then, too.
         """
         client = self._producer.client
-        found = client.run(client.calls.reads.job(self.id, [self.queue]))
-        if found is not None:
-            return str(found.state)
-        ended = client.run(client.calls.reads.ended(self.id, [self.queue]))
-        if ended is not None and ended[1].outcome in _STATES:
-            return _STATES[ended[1].outcome]
+        if word := client.run(self._word(client.calls.reads)):
+            return word
         return GONE if self._producer.audit_url is None else _end_of(self.history())
 
     async def state_async(self) -> str:
         """See state."""
         client = self._producer.async_client()
-        found = await client.run(client.calls.reads.job(self.id, [self.queue]))
+        if word := await client.run(self._word(client.calls.reads)):
+            return word
+        return GONE if self._producer.audit_url is None else _end_of(await self.history_async())
+
+    def _word(self, reads: Reads) -> Plan[str | None]:
+        found = yield from reads.job(self.id, [self.queue])
         if found is not None:
             return str(found.state)
-        ended = await client.run(client.calls.reads.ended(self.id, [self.queue]))
-        if ended is not None and ended[1].outcome in _STATES:
-            return _STATES[ended[1].outcome]
-        return GONE if self._producer.audit_url is None else _end_of(await self.history_async())
+        ended = yield from reads.ended(self.id, [self.queue])
+        return None if ended is None else _STATES.get(ended[1].outcome)
 
     def wait(self, timeout: Duration, *, allow_in_handler: bool = False) -> Outcome[R_co]:
         """Wait for the end of the job, however it ends, and return its outcome. Blocks; in an event loop use

@@ -32,10 +32,10 @@ def load_app(target: str) -> App:
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (module_name + ".").startswith(missing + "."):
-            raise InvalidOption(
-                option="target",
-                value=target,
-                must=f"must be module:app; there is no module {missing} in {here}, nor an installed one",
+            raise InvalidOption.of(
+                "target",
+                target,
+                f"must be module:app; there is no module {missing} in {here}, nor an installed one",
             ) from None
         raise TargetBroken(
             module=module_name,
@@ -44,10 +44,10 @@ def load_app(target: str) -> App:
         ) from error
     app = getattr(module, attribute or "app", None)
     if not isinstance(app, App):
-        raise InvalidOption(
-            option="target",
-            value=target,
-            must=f"must be module:app; {module_name} has no App named {attribute or 'app'}",
+        raise InvalidOption.of(
+            "target",
+            target,
+            f"must be module:app; {module_name} has no App named {attribute or 'app'}",
         )
     return app
 

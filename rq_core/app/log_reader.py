@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rq_core.app.first_use import preparing
-from rq_core.app.fork_gate import ForkGate
+from rq_core.app.first_use import ForkGate, preparing
 from rq_core.errors import RqCoreError, UsageError
 from rq_core.model import plugins
 from rq_core.model.plugins import EndingsReader

@@ -133,11 +133,11 @@ def _handles_of(handles: object, connections: object) -> tuple[JobHandle[Any], .
     must = "must be handles of jobs, or what enqueue_many has returned"
     given = getattr(handles, "handles", handles)
     if not isinstance(given, Iterable):
-        raise InvalidOption(option="handles", value=handles, must=must)
+        raise InvalidOption.of("handles", handles, must)
     found = tuple(given)
     for handle in found:
         if not isinstance(handle, JobHandle):
-            raise InvalidOption(option="handles", value=handle, must=must)
+            raise InvalidOption.of("handles", handle, must)
         if not handle.is_of(connections):
-            raise InvalidOption(option="handles", value=handle, must="must be handles of this app")
+            raise InvalidOption.of("handles", handle, "must be handles of this app")
     return found

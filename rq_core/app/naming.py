@@ -136,15 +136,14 @@ def check_per(per: object) -> None:
     """Raise InvalidOption for what no name can be made of."""
     names = (per,) if isinstance(per, str) else per
     if inspect.iscoroutinefunction(per):
-        must = "must not be async: a job's name is needed at once"
-        raise InvalidOption(option="per", value=per, must=must)
+        raise InvalidOption.of("per", per, "must not be async: a job's name is needed at once")
     if names is None or callable(names):
         return
     if not (isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)):
-        raise InvalidOption(
-            option="per",
-            value=per,
-            must="must be the name of an argument, a tuple of names, or a function of the arguments",
+        raise InvalidOption.of(
+            "per",
+            per,
+            "must be the name of an argument, a tuple of names, or a function of the arguments",
         )
 
 

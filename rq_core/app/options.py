@@ -108,7 +108,7 @@ def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
         return ms_of(option, value, minimum=minimum)
     except InvalidOption as error:
         must = f"must be {others}, or {error.must.removeprefix('must be ')}"
-        raise InvalidOption(option=option, value=value, must=must) from None
+        raise InvalidOption.of(option, value, must) from None
 
 
 def _deadline(expires: Duration | datetime) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _deadline(expires: Duration | datetime) -> dict[str, Any]:
     if isinstance(expires, datetime):
         at_ms = instant_ms_of("expires", expires)
         if at_ms <= time.time() * 1000:
-            raise InvalidOption(option="expires", value=expires, must="must lie in the future")
+            raise InvalidOption.of("expires", expires, "must lie in the future")
         return {"expires_in_ms": 0, "expires_at_ms": at_ms}
     in_ms = _ms_or("a datetime", "expires", expires, EXPIRES_S_MIN)
     return {"expires_in_ms": in_ms, "expires_at_ms": 0}
@@ -160,7 +160,7 @@ class JobOptions:
             check_name("job", self.id)
         if check_audit_result(self.audit_result) == FULL and not self.keep_ms:
             must = "needs keep_result: the log has values only of results that are kept"
-            raise InvalidOption(option="audit_result", value=FULL, must=must)
+            raise InvalidOption.of("audit_result", FULL, must)
         ties = ties_of(
             expires_in_ms=self.expires_in_ms,
             expires_at_ms=self.expires_at_ms,
@@ -188,7 +188,7 @@ class JobOptions:
         if queue is not None:
             given["queue"] = queue
         if "delay" in given and "at" in given:
-            raise InvalidOption(option="at", value=given["at"], must="does not go with delay")
+            raise InvalidOption.of("at", given["at"], "does not go with delay")
         if "delay" in given:
             given |= {"delay_ms": ms_of("delay", given.pop("delay")), "due_ms": 0}
         if "at" in given:
@@ -224,7 +224,7 @@ class JobOptions:
         found: dict[str, Any] = {}
         if "id" in given and "idempotency_key" in given:
             must = "does not go with id: the key makes the id"
-            raise InvalidOption(option="idempotency_key", value=given["idempotency_key"], must=must)
+            raise InvalidOption.of("idempotency_key", given["idempotency_key"], must)
         if "id" in given:
             found["idempotency_key"] = None
         if "idempotency_key" in given:
@@ -239,7 +239,7 @@ class JobOptions:
             found["remember_ms"] = ms_of("remember", remember, minimum=REMEMBER_S_MIN)
             if not (self.id or self.idempotency_key or "id" in given or "idempotency_key" in found):
                 must = "needs an id or an idempotency_key: a new id comes only once"
-                raise InvalidOption(option="remember", value=remember, must=must)
+                raise InvalidOption.of("remember", remember, must)
         return found
 
     def id_for(self, task: str) -> str | None:
@@ -261,18 +261,18 @@ class JobOptions:
         instant, only Redis' clock can tell. Or if it has a delay, and its Debounce or Latest says when it is ready."""
         name_delay_ms = None if self.unique is None else self.unique.delay_ms
         if name_delay_ms is not None and (self.delay_ms or self.due_ms):
-            raise InvalidOption(
-                option="at" if self.due_ms else "delay",
-                value=(self.due_ms or self.delay_ms) / 1000,
-                must="does not go with Debounce or Latest, which say when the job is ready",
+            raise InvalidOption.of(
+                "at" if self.due_ms else "delay",
+                (self.due_ms or self.delay_ms) / 1000,
+                "does not go with Debounce or Latest, which say when the job is ready",
             )
         both_in = 0 < self.expires_in_ms <= (name_delay_ms or self.delay_ms)
         if both_in or 0 < self.expires_at_ms <= self.due_ms:
             said = f"{self.expires_in_ms / 1000:g} s" if both_in else "this instant"
-            raise InvalidOption(
-                option="expires",
-                value=said,
-                must="must be later than the job's delay, or its at: no worker could begin it before",
+            raise InvalidOption.of(
+                "expires",
+                said,
+                "must be later than the job's delay, or its at: no worker could begin it before",
             )
 
     def profile(self, task: str) -> Profile:
@@ -284,7 +284,7 @@ class JobOptions:
         for option in ("max_attempts", "max_losses"):
             value = getattr(self, option)
             if value is not None and type(value) is not int:
-                raise InvalidOption(option=option, value=value, must="must be a whole number")
+                raise InvalidOption.of(option, value, "must be a whole number")
         return profile(
             task, priority_of(self.priority), self.max_attempts, self.max_losses, self.timeout_ms
         )
@@ -295,6 +295,4 @@ def priority_of(value: str) -> Priority:
     try:
         return Priority(value)
     except ValueError:
-        raise InvalidOption(
-            option="priority", value=value, must=f"must be one of {', '.join(Priority)}"
-        ) from None
+        raise InvalidOption.of("priority", value, f"must be one of {', '.join(Priority)}") from None

@@ -77,10 +77,10 @@ class Placing:
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
         """Raise InvalidOption for a delay where enqueue looks at how full a scope is: later it may be otherwise."""
         if (delay_ms or due_ms) and self.rules:
-            raise InvalidOption(
-                option="at" if due_ms else "delay",
-                value=(due_ms or delay_ms) / 1000,
-                must=f"does not go with caps of task {self.task!r} that say discard, reject or max_waiting:"
+            raise InvalidOption.of(
+                "at" if due_ms else "delay",
+                (due_ms or delay_ms) / 1000,
+                f"does not go with caps of task {self.task!r} that say discard, reject or max_waiting:"
                 " they decide when a job is enqueued. Leave it out, or let the caps say wait",
             )
 
@@ -207,10 +207,10 @@ class Placing:
             meant = [f for f in families if name in (f, f.partition("@")[0])]
             if not meant:
                 known = ", ".join(sorted({f.partition("@")[0] for f in families}))
-                raise InvalidOption(
-                    option="keys",
-                    value=keys,
-                    must=f"must name {known or 'none'}: the keys that task {self.task!r} takes from a"
+                raise InvalidOption.of(
+                    "keys",
+                    keys,
+                    f"must name {known or 'none'}: the keys that task {self.task!r} takes from a"
                     " function; its other keys are arguments",
                 )
             found |= dict.fromkeys(meant, value)
@@ -235,9 +235,7 @@ class Unregistered(Placing):
     def _given(self, family: str, value: str) -> str:
         scope = f"{family}={self._encoded(f'keys[{family!r}]', value)}"
         if family_of(family) in RESERVED or not is_scope(scope):
-            raise InvalidOption(
-                option="keys", value={family: value}, must="must be by family, the cap's name"
-            )
+            raise InvalidOption.of("keys", {family: value}, "must be by family, the cap's name")
         return scope
 
 
@@ -290,7 +288,7 @@ def _texts(keys: Mapping[str, str]) -> Mapping[str, str]:
     if not isinstance(given, Mapping) or not all(
         isinstance(name, str) and isinstance(value, str) for name, value in given.items()
     ):
-        raise InvalidOption(option="keys", value=keys, must="must be a mapping of family to text")
+        raise InvalidOption.of("keys", keys, "must be a mapping of family to text")
     return keys
 
 

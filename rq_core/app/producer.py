@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from rq_core.app.clients import Connections
@@ -40,10 +39,8 @@ AuditPayload = Literal["digest", "full"]
 def spec_max(audit_payload: str) -> int:
     """Up to how many bytes of a job its event keeps. Raises InvalidOption."""
     if audit_payload not in AUDIT_PAYLOADS:
-        raise InvalidOption(
-            option="audit_payload",
-            value=audit_payload,
-            must=f"must be one of {', '.join(AUDIT_PAYLOADS)}",
+        raise InvalidOption.of(
+            "audit_payload", audit_payload, f"must be one of {', '.join(AUDIT_PAYLOADS)}"
         )
     return AUDIT_PAYLOADS[audit_payload]
 
@@ -54,7 +51,7 @@ def _check_patience(patience: object) -> None:
         return
     if not isinstance(patience, Patience):
         must = "must be a Patience, like Patience(unsent=3.0, unknown=600.0)"
-        raise InvalidOption(option="patience", value=patience, must=must)
+        raise InvalidOption.of("patience", patience, must)
     for name in ("unsent", "unknown"):
         seconds_of(name, getattr(patience, name))
 
@@ -64,7 +61,7 @@ def _checked(ids: Callable[[], str]) -> Callable[[], str]:
     given: object = ids
     if not callable(given):
         must = "must be a function that takes nothing and returns a job's id"
-        raise InvalidOption(option="ids", value=ids, must=must)
+        raise InvalidOption.of("ids", ids, must)
     return lambda: check_name("job", ids())
 
 
@@ -89,8 +86,8 @@ class Producer:
         self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
         self.prefix = check_name("prefix", prefix)
         if type(max_payload) is not int or max_payload < 2:
-            raise InvalidOption(
-                option="max_payload", value=max_payload, must="must be a number of bytes, 2 or more"
+            raise InvalidOption.of(
+                "max_payload", max_payload, "must be a number of bytes, 2 or more"
             )
         self.max_payload = max_payload
         _check_patience(patience)
@@ -171,21 +168,11 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()

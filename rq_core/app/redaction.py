@@ -41,14 +41,14 @@ def redactor_of(said: Redact | str | None) -> Redact | None:
     if said is None or callable(said):
         return said
     if not isinstance(said, str):
-        raise InvalidOption(option="redact", value=said, must=_MUST)
+        raise InvalidOption.of("redact", said, _MUST)
     module_name, _, attribute = said.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute, None)
     except (ModuleNotFoundError, ValueError, TypeError):
         found = None
     if not attribute or not callable(found):
-        raise InvalidOption(option="redact", value=said, must=_MUST)
+        raise InvalidOption.of("redact", said, _MUST)
     redact: Redact = found
     return redact
 

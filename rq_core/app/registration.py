@@ -148,16 +148,16 @@ def check_unique(
 def check_isolation(isolation: object, max_memory: object) -> None:
     """Raises InvalidOption for what isolation cannot be, or give."""
     if isolation not in (None, "process"):
-        raise InvalidOption(option="isolation", value=isolation, must='must be "process" or None')
+        raise InvalidOption.of("isolation", isolation, 'must be "process" or None')
     if max_memory is None:
         return
     if isolation is None:
-        raise InvalidOption(option="max_memory", value=max_memory, must='needs isolation="process"')
+        raise InvalidOption.of("max_memory", max_memory, 'needs isolation="process"')
     if type(max_memory) is not int or max_memory < MEMORY_MIN:
-        raise InvalidOption(
-            option="max_memory",
-            value=max_memory,
-            must=f"must be a number of bytes from {MEMORY_MIN:,} on: Python itself needs some",
+        raise InvalidOption.of(
+            "max_memory",
+            max_memory,
+            f"must be a number of bytes from {MEMORY_MIN:,} on: Python itself needs some",
         )
 
 

@@ -11,8 +11,8 @@ import threading
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from rq_core.app.attempt import Entered, now
 from rq_core.app.depends import Provider, Step, name_of
+from rq_core.app.surroundings import Entered, now
 
 log = logging.getLogger(__name__)
 

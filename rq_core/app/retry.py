@@ -71,22 +71,20 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= 1_000_000:
-            raise InvalidOption(
-                option="max_attempts",
-                value=self.max_attempts,
-                must="must be a whole number from 1 to 1,000,000",
+            raise InvalidOption.of(
+                "max_attempts", self.max_attempts, "must be a whole number from 1 to 1,000,000"
             )
         if self.backoff not in _BACKOFFS and not callable(self.backoff):
-            raise InvalidOption(
-                option="backoff",
-                value=self.backoff,
-                must=f"must be one of {', '.join(_BACKOFFS)}, or a function of the failures so far",
+            raise InvalidOption.of(
+                "backoff",
+                self.backoff,
+                f"must be one of {', '.join(_BACKOFFS)}, or a function of the failures so far",
             )
         if not isinstance(self.jitter, bool) and self.jitter not in _JITTERS:
-            raise InvalidOption(
-                option="jitter",
-                value=self.jitter,
-                must=f"must be one of {', '.join(_JITTERS)}, True (full) or False (none)",
+            raise InvalidOption.of(
+                "jitter",
+                self.jitter,
+                f"must be one of {', '.join(_JITTERS)}, True (full) or False (none)",
             )
         object.__setattr__(self, "base", seconds_of("base", self.base))
         object.__setattr__(self, "maximum", seconds_of("maximum", self.maximum))
@@ -96,8 +94,8 @@ class RetryPolicy:
             if not all(
                 isinstance(each, type) and issubclass(each, BaseException) for each in types
             ):
-                raise InvalidOption(
-                    option=option, value=types, must="must be an exception type or a tuple of them"
+                raise InvalidOption.of(
+                    option, types, "must be an exception type or a tuple of them"
                 )
             object.__setattr__(self, option, types)
 

@@ -11,6 +11,8 @@ send.with_options(delay=60).enqueue("acme", to="a@b.c")  # not before a minute h
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Unpack
@@ -20,6 +22,7 @@ from rq_core.app.handle import JobHandle, handle_of
 from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.returned import Returned
+from rq_core.errors import InvalidTask
 from rq_core.model.job import NewJob
 
 if TYPE_CHECKING:
@@ -196,3 +199,22 @@ class AsyncTask(Task[P, R]):
             return made
         result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return result
+
+
+def find(module: str, name: str) -> object:
+    """What a module has under a name; None if there is no such thing."""
+    found: object = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def place_of(task: Task[Any, Any]) -> tuple[str, str]:
+    """Where a process of its own finds the task: module and name in it. Raises InvalidTask."""
+    place = task.function.__module__, task.function.__qualname__
+    if find(*place) is not task:
+        raise InvalidTask(
+            task=task.name,
+            why='isolation="process" needs a function at the top of a module, under its own name',
+        )
+    return place

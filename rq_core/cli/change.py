@@ -20,11 +20,11 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
-from rq_core.model.counted import counted
 from rq_core.model.limits import DECLARED, read_limit, shown
 from rq_core.model.machine import PRIORITIES
 from rq_core.model.scopes import family_of
 from rq_core.model.settings import SETTINGS
+from rq_core.model.text import counted
 
 if TYPE_CHECKING:
     from rq_core.app.options import PriorityName

@@ -23,7 +23,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import say
 from rq_core.errors import LayoutMismatch, QueueDamaged, RqCoreError
 from rq_core.model import plugins
-from rq_core.model.counted import counted
+from rq_core.model.text import counted
 from rq_core.protocol import server_check
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import say
 from rq_core.errors import QueueInUse
-from rq_core.model.counted import counted
+from rq_core.model.text import counted
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -85,7 +85,7 @@ def _refuse_while_worked_for(client: Client, name: str) -> None:
 
 
 def _delete(client: Client, name: str, *, by: str, why: str, wait_s: float) -> None:
-    from rq_core.protocol.deletion import WAITS
+    from rq_core.protocol.admin import WAITS
 
     deadline = time.monotonic() + wait_s
     while client.run(client.calls.deletion.delete(name, by=by, why=why)) == WAITS:

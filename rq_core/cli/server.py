@@ -19,7 +19,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
-from rq_core.model.counted import counted
+from rq_core.model.text import counted
 from rq_core.model.url import REDIS_URL_VARIABLE
 from rq_core.views.text import span
 

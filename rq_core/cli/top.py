@@ -13,8 +13,7 @@ import click
 
 from rq_core.cli.options import audit_url_option, json_option, print_json, server_options
 from rq_core.cli.text import terminal
-from rq_core.model.counted import counted
-from rq_core.model.text import shorten
+from rq_core.model.text import counted, shorten
 from rq_core.views.text import fit, oldest, one_line
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from rq_core.metrics.causes import Cause, Unread
     from rq_core.metrics.shared import Shared
-    from rq_core.model.reader import LogOverview
+    from rq_core.model.plugins import LogOverview
     from rq_core.protocol.overview import Overview, QueueOverview
 
 DROPPED: Final = (

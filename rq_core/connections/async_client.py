@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rq_core.connections.open import open_async_wire
@@ -16,9 +15,9 @@ from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
+from rq_core.protocol.asking import in_one_step
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Accepted
-from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience, Pause, Plan, Send
 
@@ -120,12 +119,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def enqueue_one(self, job: NewJob) -> Accepted:

@@ -13,9 +13,7 @@ from typing import Any
 import redis
 
 from rq_core.connections import other_protocol
-from rq_core.connections.borrowed import transport_of
-from rq_core.connections.line import connect_bound, soonest
-from rq_core.connections.replies import PENDING, Push, new_reader
+from rq_core.connections.line import PENDING, Push, connect_bound, new_reader, soonest, transport_of
 
 
 class AsyncLine(asyncio.Protocol):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from rq_core.connections.line import Line
@@ -24,10 +23,9 @@ from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.enqueue import Accepted
+from rq_core.protocol.enqueue import ACCEPTED, Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience, Plan, Send
-from rq_core.protocol.single import ACCEPTED
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Line)
@@ -129,12 +127,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:

@@ -16,8 +16,16 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from rq_core.connections.line import CONNECT_TIMEOUT_S, Line
-from rq_core.connections.routing import REDIRECTS_MAX, Routing
-from rq_core.connections.slot_map import BRIEF, Command, Node, Replies, Round, Steps
+from rq_core.connections.routing import (
+    BRIEF,
+    REDIRECTS_MAX,
+    Command,
+    Node,
+    Replies,
+    Round,
+    Routing,
+    Steps,
+)
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Hear, Meanwhile, PoolWire
 from rq_core.errors import InvalidOption
 from rq_core.model.url import SCHEMES, check_password
@@ -39,14 +47,10 @@ def seeds_of(url: str) -> tuple[Node, ...]:
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if parts.path.strip("/") not in ("", "0"):
-        raise InvalidOption(
-            option="redis", value=url, must="must name no database but 0: a cluster has one"
-        )
+        raise InvalidOption.of("redis", url, "must name no database but 0: a cluster has one")
     with contextlib.suppress(ValueError):
         return tuple(_seed(host) for host in hosts)
-    raise InvalidOption(
-        option="redis", value=url, must="must read redis+cluster://HOST:PORT,HOST:PORT"
-    )
+    raise InvalidOption.of("redis", url, "must read redis+cluster://HOST:PORT,HOST:PORT")
 
 
 def _seed(text: str) -> Node:
@@ -61,24 +65,37 @@ def _seed(text: str) -> Node:
     )
 
 
-class _Pools(Generic[W]):
+class _Nodes(Generic[W]):
     """A wire for each node of a cluster, made when it is first needed."""
 
+    one_slot = True
+
     def __init__(
-        self, make_wire: Callable[..., W], url: str, answer_within: float, connect_within: float
+        self,
+        url: str,
+        *,
+        answer_within: float = SOCKET_TIMEOUT_S,
+        connect_within: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        self._make_wire: Callable[..., W] = make_wire
+        """See PoolWire."""
         self._url = url
+        self._connect_within = connect_within
         self._bounds = {
             "answer_within": answer_within,
             "connect_within": min(connect_within, NODE_CONNECTS_S),
         }
         self._wires: dict[Node, W] = {}
+        seeds = seeds_of(url)
+        self._routing = Routing(seeds)
         # What is wrong with the URL shows here, not at the first command.
-        for seed in seeds_of(url):
-            self(seed)
+        for seed in seeds:
+            self._to(seed)
 
-    def __call__(self, node: Node) -> W:
+    def place(self, key: str) -> object:
+        """See Wire.place."""
+        return self._routing.node_of(key)
+
+    def _to(self, node: Node) -> W:
         """The wire to a node."""
         found = self._wires.get(node)
         if found is None:
@@ -89,11 +106,11 @@ class _Pools(Generic[W]):
             scheme = SCHEMES[parts.scheme]
             url = urlunsplit((scheme, place, "", parts.query, ""))
             # Threads that come at the same time must share one.
-            found = self._wires.setdefault(node, self._make_wire(url, **self._bounds))
+            found = self._wires.setdefault(node, self._make_wire(url))
         return found
 
-    def all(self) -> list[W]:
-        return list(self._wires.values())
+    def _make_wire(self, url: str) -> W:
+        raise NotImplementedError
 
 
 class _Budget:
@@ -118,22 +135,8 @@ def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
     return None if step.brief else meanwhile
 
 
-class ClusterWire:
+class ClusterWire(_Nodes[PoolWire]):
     """A Wire to the nodes of a cluster."""
-
-    one_slot = True
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        answer_within: float = SOCKET_TIMEOUT_S,
-        connect_within: float = CONNECT_TIMEOUT_S,
-    ) -> None:
-        """See PoolWire."""
-        self._pools = _Pools(PoolWire, url, answer_within, connect_within)
-        self._routing = Routing(seeds_of(url))
-        self._connect_within = connect_within
 
     def exchange(
         self,
@@ -149,7 +152,7 @@ class ClusterWire:
         for _ in range(REDIRECTS_MAX):
             node = self._drive(self._routing.locate(command))
             try:
-                return self._pools(node).block(command, seconds)
+                return self._to(node).block(command, seconds)
             except ReplyError as error:
                 if not self._routing.follow(error, node):
                     raise
@@ -158,14 +161,10 @@ class ClusterWire:
                 raise
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
-    def place(self, key: str) -> object:
-        """See Wire.place."""
-        return self._routing.node_of(key)
-
     def new_line(self, key: str, kind: Callable[[Any], L]) -> L | None:
         """See Wire.new_line."""
         node = self._routing.node_of(key)
-        return None if node is None else self._pools(node).new_line(key, kind)
+        return None if node is None else self._to(node).new_line(key, kind)
 
     def is_current(self, line: Line) -> bool:  # noqa: ARG002 - each node has connections of its own
         """See Wire.is_current."""
@@ -173,8 +172,11 @@ class ClusterWire:
 
     def close(self) -> None:
         """Close all connections."""
-        for wire in self._pools.all():
+        for wire in self._wires.values():
             wire.close()
+
+    def _make_wire(self, url: str) -> PoolWire:
+        return PoolWire(url, **self._bounds)
 
     def _drive(
         self, steps: Steps[T], meanwhile: Meanwhile = None, patience: Patience | None = None
@@ -187,28 +189,15 @@ class ClusterWire:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             replies = {
-                node: self._pools(node).exchange(batch, _of(step, meanwhile), budget.left(step))
+                node: self._to(node).exchange(batch, _of(step, meanwhile), budget.left(step))
                 for node, batch in step.commands.items()
             }
 
 
-class AsyncClusterWire:
+class AsyncClusterWire(_Nodes[AsyncPoolWire]):
     """The same for asyncio; what goes to several nodes goes to them at the same time."""
 
-    one_slot = True
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        answer_within: float = SOCKET_TIMEOUT_S,
-        connect_within: float = CONNECT_TIMEOUT_S,
-    ) -> None:
-        """See PoolWire."""
-        self._is_closed = False
-        self._pools = _Pools(self._make_wire, url, answer_within, connect_within)
-        self._routing = Routing(seeds_of(url))
-        self._connect_within = connect_within
+    _is_closed = False
 
     async def exchange(
         self,
@@ -224,7 +213,7 @@ class AsyncClusterWire:
         for _ in range(REDIRECTS_MAX):
             node = await self._drive(self._routing.locate(command))
             try:
-                return await self._pools(node).block(command, seconds, hear)
+                return await self._to(node).block(command, seconds, hear)
             except ReplyError as error:
                 if not self._routing.follow(error, node):
                     raise
@@ -233,23 +222,16 @@ class AsyncClusterWire:
                 raise
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
-    def place(self, key: str) -> object:
-        """See Wire.place."""
-        return self._routing.node_of(key)
-
     async def close(self) -> None:
         """Close all connections, and keep none from now on: a call under way may still find another node."""
         self._is_closed = True
-        ends = (wire.close() for wire in self._pools.all())
+        ends = (wire.close() for wire in self._wires.values())
         for error in await asyncio.gather(*ends, return_exceptions=True):
             if error is not None:
                 raise error
 
-    def _make_wire(self, url: str, *, answer_within: float, connect_within: float) -> AsyncPoolWire:
-        keep = not self._is_closed
-        return AsyncPoolWire(
-            url, answer_within=answer_within, connect_within=connect_within, keep=keep
-        )
+    def _make_wire(self, url: str) -> AsyncPoolWire:
+        return AsyncPoolWire(url, keep=not self._is_closed, **self._bounds)
 
     async def _drive(
         self, steps: Steps[T], meanwhile: Meanwhile = None, patience: Patience | None = None
@@ -268,10 +250,10 @@ class AsyncClusterWire:
     ) -> Replies:
         if len(commands) == 1:
             ((node, batch),) = commands.items()
-            return {node: await self._pools(node).exchange(batch, meanwhile, left)}
+            return {node: await self._to(node).exchange(batch, meanwhile, left)}
         async with asyncio.TaskGroup() as group:
             tasks = {
-                node: group.create_task(self._pools(node).exchange(batch, meanwhile, left))
+                node: group.create_task(self._to(node).exchange(batch, meanwhile, left))
                 for node, batch in commands.items()
             }
         return {node: task.result() for node, task in tasks.items()}

@@ -2,14 +2,71 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 from typing import Any, Final
 
+import hiredis
 import redis
 
 from rq_core.connections import other_protocol
-from rq_core.connections.borrowed import socket_of
-from rq_core.connections.replies import PENDING, Push, new_reader
+from rq_core.protocol.plan import ReplyError
+
+# How replies are read: hiredis takes them apart, and an error is a ReplyError in the place of its reply.
+
+PENDING: Final = object()
+"""What a reader gives while a reply has not come whole. None and False may be replies."""
+Push: Final = hiredis.PushNotification
+"""A message that the server sends unasked, to clients that speak RESP3. It is no reply."""
+
+
+def new_reader() -> Any:
+    """A reader of what one connection receives."""
+    return hiredis.Reader(
+        protocolError=_garbled,
+        replyError=error_of,
+        encoding="utf-8",
+        # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
+        errors="surrogateescape",
+        notEnoughData=PENDING,
+    )
+
+
+def error_of(text: str) -> ReplyError:
+    """The error that a server's words stand for: its code first (NOSCRIPT, OOM…), unless that is ERR."""
+    return ReplyError(explained(text.removeprefix("ERR ").rstrip(".")))
+
+
+def explained(text: str) -> str:
+    """A server's words, in clearer ones where they mislead."""
+    if "Protocol error: unauthenticated" in text:
+        # What a server that asks for a password says to a command of more than ten words.
+        return f"NOAUTH Authentication required ({text})"
+    return text
+
+
+def _garbled(text: str) -> Exception:
+    return ConnectionError(f"what the server sent is not a reply: {text}")
+
+
+# What is borrowed of redis-py's connections, which make themselves and then only lend their socket.
+#
+# redis-py knows how a connection is made: TCP or a Unix socket, TLS, AUTH, HELLO, SELECT, names. What it does for each
+# command after that is more than the exchange itself, so :mod:`rq_core.connections.line` and
+# :mod:`rq_core.connections.async_line` speak on the socket. redis-py has no public name for it: the two that are used
+# stand here, and ``tests/unit/test_lines.py`` says which is missing if a version of redis-py has others.
+
+
+def socket_of(connection: Any) -> Any:
+    """The socket of a redis.Connection that is connected; with TLS, the one that encrypts."""
+    return connection._sock  # noqa: SLF001 - see above
+
+
+def transport_of(connection: Any) -> asyncio.Transport:
+    """The transport of a redis.asyncio.Connection that is connected."""
+    transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001 - see above
+    return transport
+
 
 RECEIVE_BYTES: Final = 65_536
 SOON_S: Final = 0.05

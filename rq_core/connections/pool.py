@@ -22,8 +22,8 @@ import redis
 
 from rq_core.connections.async_line import AsyncLine
 from rq_core.connections.line import Line, soonest
-from rq_core.connections.sentinels import Sentinels
-from rq_core.model.counted import counted
+from rq_core.connections.sentinel import Sentinels
+from rq_core.model.text import counted
 
 L = TypeVar("L", bound=Line)
 

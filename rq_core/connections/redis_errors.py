@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import redis.asyncio
 
-from rq_core.connections.replies import explained
+from rq_core.connections.line import explained
 from rq_core.protocol.plan import ReplyError, Unsent
 
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS")

@@ -27,10 +27,10 @@ def resolve(url: str) -> str:
 
         return server.resolve(url)
     if not url.startswith(("redis://", "rediss://", "unix://", *sentinel.SCHEMES)):
-        raise InvalidOption(
-            option="redis",
-            value=url,
-            must="must begin with redis://, rediss://, unix:// or embedded://, or redis+cluster:// or redis+sentinel://"
+        raise InvalidOption.of(
+            "redis",
+            url,
+            "must begin with redis://, rediss://, unix:// or embedded://, or redis+cluster:// or redis+sentinel://"
             " (rediss+… with TLS)",
         )
     return url
@@ -102,7 +102,7 @@ def source_of(
             url = url.partition("?")[0]
     if problem is not None:
         # Not while it is handled: the library's error would be the context of this one, and may repeat the whole URL.
-        raise InvalidOption(option="redis", value=url, must=f"must be a URL ({problem})")
+        raise InvalidOption.of("redis", url, f"must be a URL ({problem})")
     return pool
 
 

@@ -20,7 +20,7 @@ from typing import Final
 from rq_core.connections.client import Client
 from rq_core.connections.listener import Deafness, Listener, Looked
 from rq_core.errors import NoResult, RqCoreError, ServerUnavailable
-from rq_core.model.counted import counted
+from rq_core.model.text import counted
 from rq_core.protocol.awaited import TOGETHER_MAX, Wait, Waits
 from rq_core.protocol.plan import Patience
 

@@ -22,7 +22,7 @@ from rq_core.connections.async_line import AsyncLine
 from rq_core.connections.line import CONNECT_TIMEOUT_S, SOON_S, Line
 from rq_core.connections.pool import AsyncPool, Pool
 from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, unsent, words_of
-from rq_core.connections.sentinels import LOOK_EVERY_S
+from rq_core.connections.sentinel import LOOK_EVERY_S
 from rq_core.connections.source import source_of
 from rq_core.protocol.plan import Lost, Patience
 

@@ -10,10 +10,10 @@ from rq_core.doctor import results
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.image import LISTS, AtLeast, Image, Kept, Want
 from rq_core.doctor.view import View
-from rq_core.model.counted import counted
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.names import is_name_field, name_field, read_holder
 from rq_core.model.scopes import is_rate
+from rq_core.model.text import counted
 
 Owner = tuple[str, str]
 """What a member of an index is there for: a job, a lane, a call slot, a rate, a fact of `meta`…"""

@@ -13,13 +13,12 @@ from rq_core.doctor.line import unlike
 from rq_core.doctor.log import Log
 from rq_core.doctor.view import View
 from rq_core.model import scopes
-from rq_core.model.counted import counted
 from rq_core.model.events import JobRecord
 from rq_core.model.job import spec_fault, spec_of
 from rq_core.model.machine import CLAIMED_STATES, State
 from rq_core.model.scopes import QUEUE
 from rq_core.model.state_line import SHOWN_MAX, Job
-from rq_core.model.text import shorten
+from rq_core.model.text import counted, shorten
 
 STRAYS_SHOWN: Final = 3
 

@@ -1,7 +1,7 @@
 """What people and programs look at to see how the queues do: one shared look, and metrics made of it.
 
 - ``shared``: one look at all queues for all watchers.
-- ``table``, ``samples``: each metric; its values.
-- ``collector``, ``page``: both for prometheus_client; a worker's ``/metrics``.
+- ``table``: each metric.
+- ``collector``, ``page``: its values, for prometheus_client; a worker's ``/metrics``.
 - ``alerts``, ``causes``: when to alarm, and what to do then; what is wrong, in words.
 """

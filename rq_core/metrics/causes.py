@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, Self
 
 from rq_core.errors import RqCoreError, ServerUnsuitable
 from rq_core.metrics.alerts import ALERT_BY_NAME
-from rq_core.model.counted import counted
 from rq_core.model.limits import shown
-from rq_core.model.reader import LogOverview
+from rq_core.model.plugins import LogOverview
+from rq_core.model.text import counted
 from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad, Unserved
 

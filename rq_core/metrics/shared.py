@@ -13,7 +13,7 @@ from rq_core.connections.open import open_wire
 from rq_core.errors import RqCoreError, ServerUnavailable
 from rq_core.model import plugins
 from rq_core.model.keys import DEFAULT_PREFIX
-from rq_core.model.reader import LogOverview
+from rq_core.model.plugins import LogOverview
 from rq_core.protocol.overview import Overview
 from rq_core.protocol.plan import Patience
 

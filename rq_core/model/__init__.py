@@ -12,8 +12,8 @@ Read ``machine`` first, then ``keys``, ``job``, ``scopes`` and ``events``.
   travel; how a job ended; the same, by its events.
 - ``scopes``, ``limits``, ``policy``: what counts jobs; how many it takes; caps of a task as text.
 - ``state_line``, ``events``: reading and writing a state line; the one reader of events.
-- ``reader``, ``plugins``: what an audit log answers; entry points of other packages.
-- ``checks``, ``counted``, ``durations``, ``lazily``, ``logs``, ``text``, ``url``: checks of what users give; a number
-  and its noun; seconds in Python, ms in Redis and SQL; cached properties; log lines; text from elsewhere, made fit to
-  show; URLs of Redis.
+- ``plugins``: what other packages add by entry points, and what an audit log answers.
+- ``checks``, ``durations``, ``lazily``, ``logs``, ``url``: checks of what users give; seconds in Python, ms in Redis
+  and SQL; cached properties; log lines; URLs of Redis.
+- ``text``: text from elsewhere, made fit to show, and a number with its noun.
 """

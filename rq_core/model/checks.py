@@ -9,10 +9,10 @@ def check_whole(option: str, value: object, minimum: int, maximum: int) -> None:
     """Raises InvalidOption for what is no whole number from ``minimum`` to ``maximum``; True is none."""
     if type(value) is not int or not minimum <= value <= maximum:
         must = f"must be a whole number from {minimum:,} to {maximum:,}"
-        raise InvalidOption(option=option, value=value, must=must)
+        raise InvalidOption.of(option, value, must)
 
 
 def check_url(option: str, value: object, example: str) -> None:
     """Raises InvalidOption for what is neither text nor None."""
     if value is not None and not isinstance(value, str):
-        raise InvalidOption(option=option, value=value, must=f"must be a URL, like {example}")
+        raise InvalidOption.of(option, value, f"must be a URL, like {example}")

@@ -22,15 +22,15 @@ def instant_ms_of(option: str, value: datetime) -> int:
     """
     given: object = value
     if not isinstance(given, datetime):
-        raise InvalidOption(option=option, value=value, must="must be a datetime")
+        raise InvalidOption.of(option, value, "must be a datetime")
     if given.utcoffset() is None:
-        raise InvalidOption(
-            option=option,
-            value=value,
-            must="must have a time zone: datetime.now(UTC), or datetime(…, tzinfo=ZoneInfo(…))",
+        raise InvalidOption.of(
+            option,
+            value,
+            "must have a time zone: datetime.now(UTC), or datetime(…, tzinfo=ZoneInfo(…))",
         )
     if given >= _INSTANT_MAX:
-        raise InvalidOption(option=option, value=value, must="must lie before the year 2286")
+        raise InvalidOption.of(option, value, "must lie before the year 2286")
     return max(1, -((_EPOCH - given) // timedelta(milliseconds=1)))
 
 
@@ -46,10 +46,8 @@ def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:
         # Not a number is not between anything.
         or not minimum <= seconds <= SECONDS_MAX
     ):
-        raise InvalidOption(
-            option=option,
-            value=value,
-            must=f"must be seconds (or a timedelta) from {minimum:g} to {SECONDS_MAX:,}",
+        raise InvalidOption.of(
+            option, value, f"must be seconds (or a timedelta) from {minimum:g} to {SECONDS_MAX:,}"
         )
     return float(seconds)
 

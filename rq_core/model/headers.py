@@ -24,25 +24,21 @@ def headers_json(headers: object) -> str:
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for each in headers.items() for text in each
     ):
-        raise InvalidOption(
-            option="headers", value=headers, must="must be a mapping of strings to strings"
-        )
+        raise InvalidOption.of("headers", headers, "must be a mapping of strings to strings")
     if not headers:
         return ""
     if "" in headers:
-        raise InvalidOption(option="headers", value=headers, must="must not have an empty name")
+        raise InvalidOption.of("headers", headers, "must not have an empty name")
     text = json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":"))
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidOption(
-            option="headers", value=headers, must="must be valid Unicode text"
-        ) from None
+        raise InvalidOption.of("headers", headers, "must be valid Unicode text") from None
     if size > HEADERS_BYTES_MAX:
-        raise InvalidOption(
-            option="headers",
-            value=f"<{size} bytes>",
-            must=f"must take at most {HEADERS_BYTES_MAX} bytes as JSON: store what is larger elsewhere, and pass a"
+        raise InvalidOption.of(
+            "headers",
+            f"<{size} bytes>",
+            f"must take at most {HEADERS_BYTES_MAX} bytes as JSON: store what is larger elsewhere, and pass a"
             " reference",
         )
     return text

@@ -43,19 +43,15 @@ class Profile:
         try:
             object.__setattr__(self, "priority", Priority(self.priority))
         except ValueError:
-            raise InvalidOption(
-                option="priority",
-                value=self.priority,
-                must=f"must be one of {', '.join(PRIORITIES)}",
+            raise InvalidOption.of(
+                "priority", self.priority, f"must be one of {', '.join(PRIORITIES)}"
             ) from None
         for option in ("max_attempts", "max_losses"):
             value = getattr(self, option)
             if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LIMIT_MAX:
-                raise InvalidOption(
-                    option=option, value=value, must="must be a whole number from 1 to 1,000,000"
-                )
+                raise InvalidOption.of(option, value, "must be a whole number from 1 to 1,000,000")
 
     @cached_property
     def rank(self) -> int:

@@ -107,8 +107,8 @@ class CapEntry(NamedTuple):
 def check_limit(option: str, value: Any, *, minimum: int = 0) -> int:
     """Return ``value`` if it can be a cap. Raises InvalidOption."""
     if type(value) is not int or not minimum <= value <= CAP_MAX:
-        raise InvalidOption(
-            option=option, value=value, must=f"must be a whole number from {minimum} to {CAP_MAX:,}"
+        raise InvalidOption.of(
+            option, value, f"must be a whole number from {minimum} to {CAP_MAX:,}"
         )
     return value
 
@@ -141,10 +141,10 @@ def read_limit(text: str) -> Limit:
         or limit.window_ms == 0
         or not 1 <= limit.burst <= CAP_MAX
     ):
-        raise errors.InvalidOption(
-            option="limit",
-            value=text,
-            must=f"must be a number from 0 to {CAP_MAX:,}, none, or a rate like 100/60s (or 100/60s/5 with"
+        raise errors.InvalidOption.of(
+            "limit",
+            text,
+            f"must be a number from 0 to {CAP_MAX:,}, none, or a rate like 100/60s (or 100/60s/5 with"
             " bursts of 5)",
         )
     return limit

@@ -75,12 +75,10 @@ def configure(
 ) -> None:
     """Send all logs to standard error. Raises InvalidOption for an unknown format or level."""
     if form not in FORMATS:
-        raise InvalidOption(option="log_format", value=form, must=f"must be {' or '.join(FORMATS)}")
+        raise InvalidOption.of("log_format", form, f"must be {' or '.join(FORMATS)}")
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
-        raise InvalidOption(
-            option="log_level", value=level, must="must be debug, info, warning or error"
-        )
+        raise InvalidOption.of("log_level", level, "must be debug, info, warning or error")
     global configured  # noqa: PLW0603 - logging is the process' own, too
     configured = (form, level)
     handler = logging.StreamHandler(sys.stderr)

@@ -54,7 +54,7 @@ def check_unique_name(name: str) -> str:
     """Return a name, if it can be one of a unique job. Raises InvalidOption."""
     if not _NAME.fullmatch(name):
         must = "must be the name of a unique job, like TASK/KEY=VALUE: `rq-core unique QUEUE` lists them"
-        raise InvalidOption(option="name", value=name, must=must)
+        raise InvalidOption.of("name", name, must)
     return name
 
 

@@ -35,12 +35,12 @@ def check_key(key: str) -> str:
     given: object = key
     if not isinstance(given, str) or not 1 <= len(given) <= KEY_MAX:
         must = f"must be a text of 1 to {KEY_MAX:,} characters"
-        raise InvalidOption(option="idempotency_key", value=given, must=must)
+        raise InvalidOption.of("idempotency_key", given, must)
     try:
         given.encode()
     except UnicodeEncodeError:
         must = "must be valid Unicode text: it holds a lone surrogate"
-        raise InvalidOption(option="idempotency_key", value=ascii(given), must=must) from None
+        raise InvalidOption.of("idempotency_key", ascii(given), must) from None
     return given
 
 

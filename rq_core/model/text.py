@@ -53,3 +53,14 @@ def _bounded(text: str) -> str:
     begin = head[: len(head) - len(re.split(r"\s", head)[-1])]
     end = tail[len(re.split(r"\s", tail, maxsplit=1)[0]) :]
     return f"{begin}\n… {len(text) - len(begin) - len(end)} characters left out …\n{end}"
+
+
+# A number and what it counts, in the words of a sentence.
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with ``one`` behind it if it is 1, else with ``many`` (``one`` and an s, if it is not given).
+
+    A verb may stand in both: ``counted(n, "job waits", "jobs wait")``.
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"

@@ -29,7 +29,7 @@ def check_password(url: str) -> None:
     cut_short = "@" in rest and "@" not in place and not re.fullmatch(r"[^:]*(:\d*)?", place)
     if cut_short or ("@" in path and not url.startswith("unix:")):
         must = "must be a URL: in a password write %2F for /, %3F for ?, %23 for #, and %40 for @"
-        raise InvalidOption(option="redis", value=url, must=must)
+        raise InvalidOption.of("redis", url, must)
 
 
 def check_port(parts: SplitResult) -> int | None:

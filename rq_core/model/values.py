@@ -28,8 +28,7 @@ _NOTE_LENGTH: Final = 33
 def check_audit_result(value: str) -> str:
     """Return what the log is to keep of values. Raises InvalidOption."""
     if value not in _MARKS:
-        must = f"must be {' or '.join(map(repr, _MARKS))}"
-        raise InvalidOption(option="audit_result", value=value, must=must)
+        raise InvalidOption.of("audit_result", value, f"must be {' or '.join(map(repr, _MARKS))}")
     return value
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.text import printable, shorten
-from rq_core.process.alive import exists, is_stopped
+from rq_core.process.ending import exists, is_stopped
 from rq_core.process.http_port import HttpPort
 
 log = logging.getLogger(__name__)

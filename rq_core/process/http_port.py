@@ -38,9 +38,7 @@ def parse_address(text: str, *, option: str = "health") -> tuple[str, int]:
     """Read ``8080`` or ``0.0.0.0:8080``. Raises InvalidOption."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65_535:
-        raise InvalidOption(
-            option=option, value=text, must="must be PORT or HOST:PORT, like 8080 or 0.0.0.0:8080"
-        )
+        raise InvalidOption.of(option, text, "must be PORT or HOST:PORT, like 8080 or 0.0.0.0:8080")
     return host or "127.0.0.1", int(port)
 
 
@@ -151,10 +149,10 @@ class HttpPort:
         try:
             self._server = _Server((host, port), _noting(handler))
         except OSError as error:
-            raise InvalidOption(
-                option=option,
-                value=address,
-                must=f"must be an address that this process can listen on ({error.strerror or error})",
+            raise InvalidOption.of(
+                option,
+                address,
+                f"must be an address that this process can listen on ({error.strerror or error})",
             ) from error
         self.host = host
         self.port: int = self._server.server_address[1]

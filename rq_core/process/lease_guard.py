@@ -12,7 +12,7 @@ from typing import Final
 
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
-from rq_core.process.alive import has_ended, is_stopped
+from rq_core.process.ending import has_ended, is_stopped
 from rq_core.protocol import claims
 from rq_core.worker.heartbeat import BEATS_IN_LEASE
 from rq_core.worker.lease_table import LeaseTable

@@ -55,4 +55,4 @@ def _check_queues(named: Sequence[str], declared: Sequence[str]) -> None:
             f"must name a queue that the app declares ({known}). Declare it with app.queue(NAME), or give --force if"
             " jobs are enqueued there by name or by with_options"
         )
-        raise InvalidOption(option="queues", value=",".join(named), must=must)
+        raise InvalidOption.of("queues", ",".join(named), must)

@@ -13,21 +13,27 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_wire
 from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
+from rq_core.errors import (
+    LayoutMismatch,
+    OutcomeUnknown,
+    QueueDamaged,
+    RqCoreError,
+    ServerUnavailable,
+)
+from rq_core.model.url import is_cluster
 from rq_core.process import ending
 from rq_core.process.flow_totals import FlowTotals
 from rq_core.process.lease_guard import LeaseGuard
-from rq_core.process.meeting import meet
 from rq_core.process.mirror import MirrorProcess
-from rq_core.process.reload import SourceFiles
 from rq_core.process.working import BROKEN, CANNOT_RUN, HURRY, RETIRED, ServeOptions, run_child
 from rq_core.protocol import server_check
 from rq_core.protocol.plan import Patience
@@ -37,6 +43,65 @@ from rq_core.worker.lease_table import LeaseTable
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
+
+
+# A supervisor meets the queues of its workers, so that a missing server is one clear line and not one per process.
+
+PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
+"""How long a shard of a cluster is waited for: one that is frozen must not keep the workers from the others' queues."""
+
+
+class Met(NamedTuple):
+    """The queues that can be used."""
+
+    queues: list[str]
+    made: list[str]
+    """Those of them that were not there before."""
+
+
+def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark]]:
+    """Meet the queues. Returns those that can be used, and what is to be said of the server. In a cluster it is enough
+    that one shard answers.
+
+    Raises what is wrong if none can be used.
+    """
+    if not is_cluster(app.redis_url):
+        client = app.client
+        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        return _meet(client, queues, app.queues), remarks
+    wire = open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S)
+    with Client(app.redis_url, prefix=app.prefix, patience=PATIENCE, wire=wire) as client:
+        met = _meet(client, queues, app.queues)
+        asking = client.calls.delivery.asking
+        return met, client.run(server_check.check(asking, next(iter(met.queues), None)))
+
+
+def _meet(client: Client, queues: Sequence[str], declared: Sequence[str]) -> Met:
+    """Meet the queues, and return those that can be used. One that is not ``declared`` must be there: it is not made.
+    The workers leave out the others, and say so."""
+    met = Met([], [])
+    error: RqCoreError | None = None
+    silent: set[object] = set()
+    for queue in queues:
+        if client.place(queue) in silent:
+            continue
+        try:
+            if queue in declared or client.run(client.calls.reads.is_there(queue)):
+                answer = client.run(client.calls.delivery.handshake(queue))
+                met.queues.append(queue)
+                if answer.started == "created":
+                    met.made.append(queue)
+        except (QueueDamaged, LayoutMismatch) as found:
+            error = found
+        except (ServerUnavailable, OutcomeUnknown) as found:
+            if not is_cluster(client.url):
+                raise
+            error = found
+            silent |= {client.place(queue)} - {None}
+    if error is not None and not met.queues:
+        raise error
+    return met
+
 
 log = logging.getLogger(__name__)
 
@@ -273,3 +338,61 @@ class Supervisor:
         else:
             self._wake.wait(0.2)
             self._wake.clear()
+
+
+# Notices that Python files have changed, so that ``rq-core worker --reload`` runs the new code.
+#
+# It looks at all files twice a second: a few hundred take a millisecond, and no library is needed.
+
+LOOK_EVERY_S: Final = 0.5
+"""Seconds between two looks."""
+FILES_MAX: Final = 20_000
+"""Files that are looked at; changes of others are not noticed."""
+_SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
+
+Stamp = tuple[int, int]
+"""When a file was changed (ns), and its size."""
+
+
+class SourceFiles:
+    """The ``.py`` files below a directory. Hidden directories and virtual environments are left out."""
+
+    def __init__(self, root: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._seen = self._look()
+        self._due = clock() + LOOK_EVERY_S
+
+    def changed(self) -> Path | None:
+        """Return a file that was changed, made or removed since the last look; None if none was, or it is too early to
+        look again."""
+        if self._clock() < self._due:
+            return None
+        before, self._seen = self._seen, self._look()
+        self._due = self._clock() + LOOK_EVERY_S
+        differing = dict(before.items() ^ self._seen.items())
+        return min(differing, default=None)
+
+    def _look(self) -> dict[Path, Stamp]:
+        found: dict[Path, Stamp] = {}
+        for path in _python_files(self._root):
+            try:
+                facts = path.stat()
+            except OSError:
+                continue  # It was removed meanwhile.
+            found[path] = facts.st_mtime_ns, facts.st_size
+            if len(found) == FILES_MAX:
+                break
+        return found
+
+
+def _python_files(root: Path) -> Iterator[Path]:
+    for where, directories, names in os.walk(root):
+        directories[:] = sorted(
+            each
+            for each in directories
+            if not each.startswith(".")
+            and each not in _SKIPPED
+            and not Path(where, each, "pyvenv.cfg").exists()
+        )
+        yield from (Path(where, name) for name in sorted(names) if name.endswith(".py"))

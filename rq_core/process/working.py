@@ -64,15 +64,13 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         if self.reload and (self.processes > 1 or self.worker.burst):
-            raise InvalidOption(
-                option="reload",
-                value=self.reload,
-                must="must be for one worker that does not end by itself: leave out --processes and --burst",
+            raise InvalidOption.of(
+                "reload",
+                self.reload,
+                "must be for one worker that does not end by itself: leave out --processes and --burst",
             )
         if not 1 <= self.processes <= 256:
-            raise InvalidOption(
-                option="processes", value=self.processes, must="must be from 1 to 256"
-            )
+            raise InvalidOption.of("processes", self.processes, "must be from 1 to 256")
         if self.health is not None:
             parse_address(self.health)
 

@@ -9,12 +9,15 @@ Rights are given per command and per key, not per script. A producer is kept fro
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
-from rq_core.model.keys import CHANNEL, DEFAULT_PREFIX, KEYS, check_name, queues_key
+from rq_core.model.keys import CHANNEL, DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
+from rq_core.protocol.plan import Plan, Send
 from rq_core.scripts.script import names, script
 
 _CALLED: Final = re.compile(r"\('([A-Z]+)'")
@@ -143,10 +146,10 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
     Raises InvalidOption for a role or pattern that is none.
     """
     if role not in ROLES:
-        raise InvalidOption(option="role", value=role, must=f"must be one of {', '.join(ROLES)}")
+        raise InvalidOption.of("role", role, f"must be one of {', '.join(ROLES)}")
     if not _PATTERN.fullmatch(queue):
         must = "must be a queue's name, in which * and ? may stand for others"
-        raise InvalidOption(option="queue", value=queue, must=must)
+        raise InvalidOption.of("queue", queue, must)
     tag = f"{check_name('prefix', prefix)}:{{{queue}}}:"
     writes, reads = keys(role)
     every = [f"~{tag}*"] if len(writes) == len(KEYS) else [f"~{tag}{name}" for name in writes]
@@ -181,3 +184,61 @@ def beyond(role: str) -> list[str]:
         and set(script(name).all_keys) <= set(writes)
         and commands_of(name) <= may
     ]
+
+
+# Which right a user of Redis lacks, where Redis refuses a call or a command.
+
+_KEYLESS: Final = frozenset({"INFO", "TIME"})
+
+_OF_KEYS: Final = frozenset({"exists", "unlink"})
+_PROBE: Final = """local denied = {}
+for i, command in ipairs(cjson.decode(ARGV[1])) do
+  local known, may = pcall(redis.acl_check_cmd, unpack(command))
+  if known and not may then denied[#denied + 1] = i end
+end
+return denied"""
+
+
+def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
+    """Which keys of plain commands the user may not touch so, as rules."""
+    checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
+    return list(dict.fromkeys((yield from _denied(checks))))
+
+
+def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
+    """Which rights the user lacks that a script needs in a queue, as rules. Empty if that cannot be found out."""
+    told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
+    checks: list[tuple[str, Sequence[str]]] = [
+        (f"~{key}", ("FCALL", "f", "1", key)) for key in told
+    ]
+    # A user that lacks the channel does all its work: those who wait for its jobs find their ends a little later.
+    for command in sorted(commands_of(name) - OF_CHANNEL):
+        key = () if command.upper() in _KEYLESS else (told[0],)
+        # All arguments of these are keys.
+        others = () if command in _OF_KEYS else ("1", "1", "1")
+        checks.append((f"+{command}", (command, *key, *others)))
+    return (yield from _denied(checks))
+
+
+def _denied(checks: Iterable[tuple[str, Sequence[str]]]) -> Plan[list[str]]:
+    asked = list(checks)
+    (sha,) = yield Send([["SCRIPT", "LOAD", _PROBE]])
+    if isinstance(sha, Exception):
+        return []
+    (denied,) = yield Send([["EVALSHA", sha, 0, json.dumps([list(c) for _, c in asked])]])
+    return [] if isinstance(denied, Exception) else [asked[int(at) - 1][0] for at in denied]
+
+
+def is_denial(text: str) -> bool:
+    """Whether an error reply says that the user may not do this."""
+    return (
+        text.startswith("NOPERM")
+        or "The user executing the script" in text
+        or "ACL failure" in text
+    )
+
+
+def words_of(lacks: Sequence[str], text: str) -> str:
+    """What to tell who lacks rights."""
+    what = f"the right {' '.join(lacks)}" if lacks else "a right"
+    return f"its user lacks {what}; `rq-core acl` prints what each role needs ({text})"

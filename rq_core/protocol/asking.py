@@ -10,7 +10,7 @@ from rq_core import errors
 from rq_core.masking import masked
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queues_key
 from rq_core.model.url import cluster_url
-from rq_core.protocol import denial
+from rq_core.protocol import access
 from rq_core.protocol.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
 
 READ_S_MIN: Final = 1.0
@@ -94,9 +94,9 @@ class Asking:
                 if queue is not None and "WRONGTYPE" in str(failed[0]):
                     raise wrong_type(queue, str(failed[0])) from failed[0]
                 why = str(failed[0])
-                if denial.is_denial(why):
-                    lacks = (yield from denial.lacking_keys(commands)) if "key" in why else []
-                    why = denial.words_of(lacks, why)
+                if access.is_denial(why):
+                    lacks = (yield from access.lacking_keys(commands)) if "key" in why else []
+                    why = access.words_of(lacks, why)
                     raise errors.ServerUnsuitable(url=self.url, why=why) from failed[0]
                 at = next(n for n, reply in enumerate(replies) if reply is failed[0])
                 raise self.unsuitable(failed[0], commands[at]) from failed[0]
@@ -166,3 +166,26 @@ def _other_scheme(url: str) -> str:
     scheme = url.partition("://")[0]
     tls = scheme.startswith("rediss")
     return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"
+
+
+# Plain commands carried out in one step, and on a server that has reached maxmemory, too.
+#
+# MULTI would be one step as well; but Redis 7.0 queues no command while it is full, and refuses those that write.
+
+_SCRIPT: Final = """#!lua flags=allow-oom
+local replies, at = {}, 1
+for i, key in ipairs(KEYS) do
+  local rest = tonumber(ARGV[at + 1])
+  replies[i] = redis.pcall(ARGV[at], key, unpack(ARGV, at + 2, at + 1 + rest))
+  at = at + 2 + rest
+end
+return replies"""
+"""ARGV: COMMAND HOW_MANY ARGUMENT… of each; the key of each stands in KEYS."""
+
+
+def in_one_step(commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """The command that carries out ``commands``, each with its one key as first argument, and answers with a list of
+    their answers. An error stands in the place of its answer."""
+    keys = [command[1] for command in commands]
+    words = [word for name, _, *rest in commands for word in (name, len(rest), *rest)]
+    return ["EVAL", _SCRIPT, len(keys), *keys, *words]

@@ -18,9 +18,9 @@ from rq_core.model.settings import BATCH_MAX
 from rq_core.model.state_line import read_state_lines
 from rq_core.protocol.admin import check_why
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_pairs
 from rq_core.protocol.scope_reads import entries_of
+from rq_core.protocol.steps import read_lines
 
 CHANGES_MAX: Final = 20
 """Times that a change is tried again because another operator's change came first."""
@@ -95,19 +95,17 @@ class Caps:
         """
         for name, limit, _ in limits:
             if not is_scope(name):
-                raise errors.InvalidOption(
-                    option="scope",
-                    value=name,
-                    must="must read queue, task=NAME, a family of keys, or FAMILY=VALUE, percent-encoded",
+                raise errors.InvalidOption.of(
+                    "scope",
+                    name,
+                    "must read queue, task=NAME, a family of keys, or FAMILY=VALUE, percent-encoded",
                 )
             try:
                 if limit != DECLARED:
                     Limit.parse(limit)
             except ValueError:
-                raise errors.InvalidOption(
-                    option=name,
-                    value=limit,
-                    must="must be a number from 0, none, or LIMIT/WINDOWms/BURST",
+                raise errors.InvalidOption.of(
+                    name, limit, "must be a number from 0, none, or LIMIT/WINDOWms/BURST"
                 ) from None
         args = {
             "by": check_name("actor", by or self._delivery.name),
@@ -190,10 +188,10 @@ class Caps:
         """
         _check_change(scope, limit, version, by, why)
         if not is_scope(scope) or family_of(scope) == FAIR:
-            raise errors.InvalidOption(
-                option="scope",
-                value=scope,
-                must="must read queue, task=NAME, a family of keys, or FAMILY=VALUE, percent-encoded",
+            raise errors.InvalidOption.of(
+                "scope",
+                scope,
+                "must read queue, task=NAME, a family of keys, or FAMILY=VALUE, percent-encoded",
             )
         for _ in range(CHANGES_MAX):
             stored = yield from self._stored(queue, scope, declared)
@@ -277,18 +275,16 @@ def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, C
     window = _WINDOW.search(family_of(scope))
     if window is None:
         if given.window_ms is not None:
-            raise errors.InvalidOption(
-                option="limit",
-                value=shown(given),
-                must=f"must be a number or none: {scope} is not a rate",
+            raise errors.InvalidOption.of(
+                "limit", shown(given), f"must be a number or none: {scope} is not a rate"
             )
         return _weight(given) if family_of(scope) == WEIGHT else given
     window_ms = round(float(window[1]) * 1000)
     if given.window_ms not in (None, window_ms):
-        raise errors.InvalidOption(
-            option="limit",
-            value=shown(given),
-            must=f"must be per {window[1]}s, as {scope} is: another window is another rate, declared in"
+        raise errors.InvalidOption.of(
+            "limit",
+            shown(given),
+            f"must be per {window[1]}s, as {scope} is: another window is another rate, declared in"
             " code",
         )
     if given.window_ms is not None or not given.most:
@@ -299,9 +295,7 @@ def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, C
 
 def _weight(limit: Limit) -> Limit:
     if not limit.most:
-        raise errors.InvalidOption(
-            option="limit", value=str(limit), must="must be a weight, 1 or more"
-        )
+        raise errors.InvalidOption.of("limit", str(limit), "must be a weight, 1 or more")
     return limit
 
 
@@ -316,7 +310,7 @@ def _check_change(scope: object, limit: object, version: object, by: str | None,
     """Raises InvalidOption or InvalidName for what no change can be, before anything is read."""
     if not isinstance(scope, str):
         must = "must be text: queue, task=NAME, a family of keys, or FAMILY=VALUE"
-        raise errors.InvalidOption(option="scope", value=scope, must=must)
+        raise errors.InvalidOption.of("scope", scope, must)
     if limit is not None and limit != DECLARED and not isinstance(limit, Limit):
         check_limit("limit", limit)
     if version is not None:

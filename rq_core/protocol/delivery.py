@@ -19,7 +19,7 @@ from rq_core import errors
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.model.machine import LAYOUT
-from rq_core.protocol import denial, server_check
+from rq_core.protocol import access, server_check
 from rq_core.protocol.asking import Asking, meaning_of, pause, wrong_type
 from rq_core.protocol.plan import (
     Call,
@@ -324,7 +324,7 @@ class Delivery:
                 if any(script.function for script in made):
                     # A full server takes no new functions, and some services none at all; but they take scripts.
                     self._use_functions(False)
-                    if denial.is_denial(str(reply)):
+                    if access.is_denial(str(reply)):
                         _say_unprepared(self.asking.url)
                     return None
                 # It may call functions that another client loads.
@@ -365,9 +365,9 @@ class Delivery:
             return errors.QueueFull(queue=call.queue)
         if "WRONGTYPE" in text:
             return wrong_type(call.queue, text)
-        if denial.is_denial(text):
-            lacks = yield from denial.lacking(self.prefix, call.script, call.queue)
-            return errors.ServerUnsuitable(url=self.asking.url, why=denial.words_of(lacks, text))
+        if access.is_denial(text):
+            lacks = yield from access.lacking(self.prefix, call.script, call.queue)
+            return errors.ServerUnsuitable(url=self.asking.url, why=access.words_of(lacks, text))
         if text.startswith(
             ("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster", "ERR it speaks ")
         ):

@@ -16,10 +16,9 @@ from rq_core.model.machine import PRIORITIES, Event, State
 from rq_core.model.outcome import EXPIRED
 from rq_core.model.remembered import Result, read_result
 from rq_core.model.state_line import JobState
-from rq_core.protocol.lines import PAGE, errors_of, jobs_of
 from rq_core.protocol.plan import Plan, pairs_of
 from rq_core.protocol.presence import KnownTasks, known_tasks, rows_command, rows_of
-from rq_core.protocol.steps import Command, Reading, Steps, time_ms
+from rq_core.protocol.steps import PAGE, Command, Reading, Steps, errors_of, jobs_of, time_ms
 
 MEMBERS_MAX: Final = 10_000
 """Members of the queue's keys that one list looks at: with a filter, many of them may be left out of it."""

@@ -13,15 +13,13 @@ Each attribute of :class:`Operations` is the family that stands in the module of
 
 from __future__ import annotations
 
-from rq_core.protocol.admin import Admin
+from rq_core.protocol.admin import Admin, Deletion
 from rq_core.protocol.audit import Audit
 from rq_core.protocol.caps import Caps
-from rq_core.protocol.deletion import Deletion
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.endings import Endings
-from rq_core.protocol.enqueue import Enqueue
+from rq_core.protocol.enqueue import Enqueue, Single
 from rq_core.protocol.reads import Reads
-from rq_core.protocol.single import Single
 from rq_core.protocol.unique import Names
 
 

@@ -22,7 +22,6 @@ from rq_core.model.machine import PRIORITIES
 from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_scope
 from rq_core.model.settings import RESULT_COST, SETTINGS
 from rq_core.model.state_line import JobState
-from rq_core.protocol.lines import jobs_of
 from rq_core.protocol.plan import pairs_of
 from rq_core.protocol.presence import (
     KnownTasks,
@@ -38,7 +37,7 @@ from rq_core.protocol.scope_reads import (
     job_of,
     members,
 )
-from rq_core.protocol.steps import Command, Steps, ask, time_ms
+from rq_core.protocol.steps import Command, Steps, ask, jobs_of, time_ms
 from rq_core.protocol.usable import check, number_of
 
 _EVENT_AGE: Final = """local entries = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 2)

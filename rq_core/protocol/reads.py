@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rq_core import errors
-from rq_core.model.counted import counted
 from rq_core.model.job import error_of, spec_of
 from rq_core.model.keys import check_name, is_name, queues_key
 from rq_core.model.limits import CapEntry
@@ -18,8 +17,9 @@ from rq_core.model.machine import State
 from rq_core.model.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import JobState, line_of_job, read_state_line
+from rq_core.model.text import counted
 from rq_core.model.url import is_cluster
-from rq_core.protocol.denial import is_denial, words_of
+from rq_core.protocol.access import is_denial, words_of
 from rq_core.protocol.job_reads import JobReads
 from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, counts_of, look, sizes
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of

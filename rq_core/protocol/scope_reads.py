@@ -16,9 +16,8 @@ from rq_core.model.policy import keyless_in
 from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
 from rq_core.model.state_line import JobState
 from rq_core.model.text import number_in
-from rq_core.protocol.lines import jobs_of
 from rq_core.protocol.plan import Plan, pairs_of
-from rq_core.protocol.steps import Command, Reading, Steps, ask, time_ms
+from rq_core.protocol.steps import Command, Reading, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
 """Lanes whose jobs are counted for one answer, shared by its scopes."""

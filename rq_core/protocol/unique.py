@@ -11,9 +11,8 @@ from rq_core.model.names import check_unique_name, is_name_field, name_field, na
 from rq_core.model.state_line import JobState, read_state_lines
 from rq_core.protocol.admin import IDS_CHUNK, check_why
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.lines import lines_of
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_pairs
-from rq_core.protocol.steps import Steps, run, time_ms
+from rq_core.protocol.steps import Steps, lines_of, run, time_ms
 
 PAGE: Final = 1_000
 """Fields of ``slots`` that are read at once."""

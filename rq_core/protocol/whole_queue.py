@@ -12,7 +12,7 @@ from typing import Any, Final
 from rq_core import errors
 from rq_core.model.keys import KEY_TYPES, KEYS, QueueKeys
 from rq_core.model.state_line import line_of_job
-from rq_core.protocol.one_step import in_one_step
+from rq_core.protocol.asking import in_one_step
 from rq_core.protocol.plan import Plan, pairs_of, says_full
 from rq_core.protocol.scope_reads import head_of_lane
 from rq_core.protocol.steps import Command, Reading

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core.model.counted import counted
 from rq_core.model.machine import DEFAULT_PRIORITY, State
 from rq_core.model.outcome import reason_of
 from rq_core.model.reasons import Reason
+from rq_core.model.text import counted
 from rq_core.views.jobs import ListedJob, blind_returns, job_document, number, unknown_task
 from rq_core.views.scopes import standing_rows
 from rq_core.views.text import ago, one_line

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.model.counted import counted
 from rq_core.model.job import place_in
 from rq_core.model.machine import (
     DEFAULT_MAX_ATTEMPTS,
@@ -16,7 +15,7 @@ from rq_core.model.machine import (
     State,
 )
 from rq_core.model.state_line import JobState, write_line
-from rq_core.model.text import number_in, printable
+from rq_core.model.text import counted, number_in, printable
 from rq_core.protocol.job_reads import MEMBERS_MAX
 from rq_core.views.table import Found
 from rq_core.views.text import shortened, span

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rq_core.model.counted import counted
 from rq_core.model.machine import DEFAULT_PRIORITY
+from rq_core.model.text import counted
 from rq_core.views.table import Found
 from rq_core.views.text import one_line
 

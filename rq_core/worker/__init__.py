@@ -13,19 +13,18 @@ A job's way through a worker:
 - ``startup``: the worker meets its queues and declares their limits.
 - ``queue_group``, ``wakeups``: queues whose calls travel together, with a watcher that says when there may be something
   to claim.
-- ``capacity``, ``shares``: how many jobs to claim from which queues; dividing free places by weight.
+- ``capacity``: how many jobs to claim from which queues; free places are divided by weight.
 - ``turns``, ``settlement``: the round trip that claims and reports; how a job ended here.
-- ``handlers``, ``heartbeat``, ``lease_table``: handlers begin and end, and their leases are kept; the leases in memory
-  that the supervisor can read.
+- ``handlers``, ``heartbeat``, ``lease_table``: handlers begin and end, and a job that has lost a worker runs alone; leases
+  are kept; the leases in memory that the supervisor can read.
 - ``executor``, ``running``: runs each job on the loop, in ``threads`` or in a process, within its ``time_limits``.
-- ``threads``, ``isolation``, ``isolated``, ``child_loop``: threads; the pool of processes, such a process, its loop.
-- ``time_limits``, ``suspects``, ``dead_hooks``: timeouts; jobs that have lost a worker; hooks for jobs that died.
+- ``threads``, ``isolation``, ``isolated``: threads; the pool of processes; such a process, with its loop.
+- ``time_limits``, ``dead_hooks``: timeouts; hooks for jobs that died.
 
 The worker itself:
 
 - ``worker``, ``options``: puts these together and runs them.
-- ``lifetime``, ``burst``, ``shutdown``: how long it claims, and its grace; when a burst has nothing left; giving back
-  and reporting the rest.
+- ``lifetime``, ``shutdown``: how long it claims, and its grace; giving back and reporting the rest.
 - ``presence``, ``flow``, ``loop_watch``: the worker's row in the list of workers; counts of what ended; how late the
   event loop is.
 """

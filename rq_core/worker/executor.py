@@ -35,12 +35,12 @@ from rq_core.errors import (
     LeaseLost,
     WorkerStopping,
 )
-from rq_core.model.counted import counted
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.model.logs import warn_with_traceback
 from rq_core.model.outcome import reason_of
 from rq_core.model.reasons import Reason
+from rq_core.model.text import counted
 from rq_core.model.values import NO_VALUE
 from rq_core.worker.isolation import IsolationPool, Raised
 from rq_core.worker.running import Running

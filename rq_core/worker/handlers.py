@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rq_core.connections.client import Client
 from rq_core.errors import HandlerSignal, JobCancelled, LeaseLost
-from rq_core.model.counted import counted
 from rq_core.model.job import Claim
 from rq_core.model.reasons import Reason
+from rq_core.model.text import counted
 from rq_core.worker.capacity import Capacity
 from rq_core.worker.executor import Executor
 from rq_core.worker.heartbeat import BEATS_IN_LEASE, LeaseKeeper
@@ -26,11 +27,11 @@ from rq_core.worker.presence import Attendance
 from rq_core.worker.queue_group import QueueGroups
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement
-from rq_core.worker.suspects import Suspects
 from rq_core.worker.wakeups import FOREVER
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
+
 
 log = logging.getLogger(__package__)
 
@@ -220,3 +221,36 @@ class Handlers:
 def _until(running: Running) -> float | None:
     """Until when to extend its lease, on the monotonic clock; None: as long as it runs."""
     return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None
+
+
+PAUSE_S: Final = 0.5
+PAUSE_S_MAX: Final = 8.0
+"""Seconds until a suspect comes back; they double each time that this process puts it off."""
+REMEMBERED_MAX: Final = 10_000
+
+
+class Suspects:
+    """Decides which jobs that have lost a worker a process runs, and how long the others wait: any of them may be
+    the one that took it down.
+
+    One of them runs at a time in a process. It does not begin before Redis knows that the others which were claimed
+    with it were put off (Handlers.begin_held): a lost claim counts, whether its handler began or not. So the jobs that
+    ran beside a poison job lose one worker to it, and are not called poison with it.
+    """
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        self._put_off: dict[str, int] = {}
+
+    def pause(self, claim: Claim, running: Iterable[Running]) -> float | None:
+        """Seconds that a claimed job must wait, since another suspect runs here. None: it may run now."""
+        if not claim.losses or not any(each.claim.losses for each in running):
+            self._put_off.pop(claim.id, None)
+            return None
+        times = self._put_off.pop(claim.id, 0)
+        self._put_off[claim.id] = times + 1
+        if len(self._put_off) > REMEMBERED_MAX:
+            del self._put_off[next(iter(self._put_off))]
+        pause: float = min(PAUSE_S * 2**times, PAUSE_S_MAX)
+        # Spread, so that those that lost one worker together do not come back together.
+        return pause * self._rng.uniform(0.75, 1.25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import os
 import queue
@@ -10,20 +11,19 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from rq_core import errors
 from rq_core.app import context as job_context
-from rq_core.app.context import JobContext
-from rq_core.app.locate import find
+from rq_core.app.context import JobContext, job_here
 from rq_core.app.log_context import JobLogFilter
 from rq_core.app.redaction import message_of, traceback_of
 from rq_core.app.resources import Resources
-from rq_core.app.task import Task
+from rq_core.app.task import Task, find
 from rq_core.model import logs
-from rq_core.worker.child_loop import ChildLoop
 
 FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker", "headers")
 """Of a JobContext, as they travel."""
@@ -186,3 +186,49 @@ def _limit_memory(limit: int | None) -> None:
     if hard not in (resource.RLIM_INFINITY, -1):
         soft = min(soft, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+# The event loop of a process that runs isolated handlers: one for the process' life, so that what lives as long, such
+# as a pool of connections, can be used by one job after the other.
+
+T = TypeVar("T")
+
+
+class ChildLoop:
+    """Runs coroutines one at a time. Between them, nothing on the loop goes on."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._of_the_job: WeakSet[asyncio.Task[Any]] = WeakSet()
+        """What handlers have started; what dependencies have started that live on is not among them."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a handler, and return what it does. What it leaves behind is cancelled, as asyncio.run would."""
+        self._runner.get_loop().set_task_factory(self._make)
+        try:
+            return self._runner.run(coroutine, context=contextvars.copy_context())
+        finally:
+            self._runner.run(self._end_rest(), context=contextvars.Context())
+
+    def _make(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+        if job_here(options.get("context")) is not None:
+            self._of_the_job.add(task)
+        return task
+
+    async def _end_rest(self) -> None:
+        rest = [task for task in self._of_the_job if not task.done()]
+        self._of_the_job.clear()
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run a last coroutine, and end the loop."""
+        with self._runner as runner:
+            runner.run(last, context=contextvars.Context())

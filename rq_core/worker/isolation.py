@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.app.locate import place_of
+from rq_core.app.task import place_of
 from rq_core.errors import HandlerDied, HandlerTimeout
 from rq_core.model import logs
 from rq_core.worker import isolated

@@ -45,11 +45,11 @@ class WorkerOptions:
         for queue, weight in self.weights.items():
             if queue not in self.queues or not 1 <= weight <= WEIGHT_MAX:
                 must = f"must be from 1 to {WEIGHT_MAX}, of a queue that the worker works for"
-                raise InvalidOption(option=f"weight of {queue}", value=weight, must=must)
+                raise InvalidOption.of(f"weight of {queue}", weight, must)
         for option in ("max_jobs", "max_memory"):
             value = getattr(self, option)
             if value is not None and value < 1:
-                raise InvalidOption(option=option, value=value, must="must be positive")
+                raise InvalidOption.of(option, value, "must be positive")
         seconds_of("grace", self.grace)
         if self.timeout is not None:
             seconds_of("timeout", self.timeout, minimum=0.001)
@@ -61,7 +61,7 @@ class WorkerOptions:
             return self
         if not declared:
             must = "must name a queue: the app declares none, with a task or with app.queue(NAME), where it is imported"
-            raise InvalidOption(option="queues", value="", must=must)
+            raise InvalidOption.of("queues", "", must)
         return replace(self, queues=tuple(declared))
 
     def _check_types(self) -> None:
@@ -73,4 +73,4 @@ class WorkerOptions:
         for option, kinds, must in wanted:
             value: object = getattr(self, option)
             if not isinstance(value, kinds):
-                raise InvalidOption(option=option, value=value, must=must)
+                raise InvalidOption.of(option, value, must)

@@ -9,8 +9,8 @@ from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError, WorkerStopping
-from rq_core.model.counted import counted
 from rq_core.model.reasons import Reason
+from rq_core.model.text import counted
 from rq_core.worker.handlers import Handlers
 from rq_core.worker.lifetime import Lifetime, end_tasks
 from rq_core.worker.queue_group import QueueGroup, QueueGroups

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
-from rq_core.model.counted import counted
 from rq_core.model.reasons import Reason
+from rq_core.model.text import counted
 from rq_core.protocol.claims import Claimed, extend
 from rq_core.protocol.plan import Call
 from rq_core.worker.capacity import Capacity

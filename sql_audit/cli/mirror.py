@@ -23,7 +23,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
-from rq_core.model.counted import counted
+from rq_core.model.text import counted
 from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.options import audit_option, required
 

@@ -11,7 +11,7 @@ import click
 from rq_core.cli.options import json_option, prefix_option, print_json, queue_option, queues_option
 from rq_core.cli.text import say
 from rq_core.errors import RqCoreError
-from rq_core.model.counted import counted
+from rq_core.model.text import counted
 from rq_core.model.url import REDIS_URL_VARIABLE
 from sql_audit.cli.options import Moment, audit_option, current, not_mirrored
 from sql_audit.cli.text import progress

@@ -18,7 +18,7 @@ from rq_core.cli.options import (
     wait_option,
 )
 from rq_core.cli.text import say, terminal
-from rq_core.model.counted import counted
+from rq_core.model.text import counted
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks, progress
 

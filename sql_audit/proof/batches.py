@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
-from rq_core.model.counted import counted
 from rq_core.model.events import OutboxId
+from rq_core.model.text import counted
 from sql_audit.proof.findings import VIOLATIONS_KEPT, Violation
 from sql_audit.proof.log import Batch
 from sql_audit.proof.result import QueueResult

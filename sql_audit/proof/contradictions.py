@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from rq_core.model.counted import counted
 from rq_core.model.effects import CLAIM_ENDS
 from rq_core.model.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.job import read_spec, spec_fault
 from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, Event, Priority, State
 from rq_core.model.names import digest_of
 from rq_core.model.scopes import TASK, family_of, scopes_of
+from rq_core.model.text import counted
 from sql_audit.proof.details import LENGTH_MAX, REMEMBERED_MAX, facts_in
 from sql_audit.proof.live import Record
 from sql_audit.store.rows import EventRow

@@ -21,13 +21,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from rq_core.model.counted import counted
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import OutboxId
 from rq_core.model.fields import TRAITS
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.names import read_stands
+from rq_core.model.text import counted
 from sql_audit.proof import contradictions
 from sql_audit.proof.beginnings import Beginning, orphaned_by, reasons_of_next
 from sql_audit.proof.contradictions import Fault, Replacing

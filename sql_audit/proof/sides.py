@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Row, text
 
 from rq_core.connections.client import Client
-from rq_core.model.counted import counted
 from rq_core.model.events import RECORD_FIELDS, Entry, JobEvent, JobRecord, OutboxId, fold
 from rq_core.model.machine import Event, State
+from rq_core.model.text import counted
 from rq_core.protocol.whole_queue import Snapshot
 from sql_audit.mirror.refold import intake_of
 from sql_audit.store.database import Database

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from rq_core.model.counted import counted
 from rq_core.model.events import OutboxId
+from rq_core.model.text import counted
 from sql_audit.proof import catalog
 from sql_audit.proof.batches import BatchProof
 from sql_audit.proof.epochs import EpochProof

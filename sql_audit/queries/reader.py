@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rq_core.connections.client import Client
 from rq_core.model.effects import CLAIM_ENDS
-from rq_core.model.reader import EndedClaims, LogOverview, QueueLog
+from rq_core.model.plugins import EndedClaims, LogOverview, QueueLog
 from sql_audit.mirror import sources
 from sql_audit.mirror.source import Outbox
 from sql_audit.store import migrate

@@ -36,7 +36,7 @@ from rq_core.model.state_line import read_job
 from rq_core.protocol.admin import IDS_CHUNK
 from rq_core.protocol.audit import Restoration, take_out
 from rq_core.protocol.enqueue import ENQUEUE_CHUNK_BYTES
-from rq_core.protocol.lines import read_lines
+from rq_core.protocol.steps import read_lines
 from sql_audit.errors import MirrorBehind
 from sql_audit.mirror import refold
 from sql_audit.mirror.fold import Folder

@@ -15,7 +15,7 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import KEYS, QueueKeys
-from rq_core.protocol import access, claims, denial
+from rq_core.protocol import access, claims
 from rq_core.protocol.prepare import prepare
 from rq_core.scripts.script import function, names
 from tests.app.conftest import As
@@ -127,7 +127,7 @@ def refused(user: Any, *words: Any) -> bool:
         return True
     except redis.exceptions.ResponseError as error:
         text = str(error)
-        return denial.is_denial(text) or "not allowed from" in text
+        return access.is_denial(text) or "not allowed from" in text
     return False
 
 

@@ -14,7 +14,7 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import access, claims, denial
+from rq_core.protocol import access, claims
 from rq_core.scripts.script import names
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.service import run as mirror
@@ -245,7 +245,7 @@ def test_each_role_may_call_its_scripts_and_can_call_no_others_than_said(
     """Redis itself is asked, for the keys of each call and for each command of each script."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
-        may = {n for n in names() if not client.run(denial.lacking(client.prefix, n, "mail"))}
+        may = {n for n in names() if not client.run(access.lacking(client.prefix, n, "mail"))}
 
     assert may == {*access.ROLES[role].scripts, *access.beyond(role)}
 

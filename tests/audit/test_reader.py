@@ -9,7 +9,7 @@ import pytest
 
 from rq_core.connections.client import Client
 from rq_core.model.effects import CLAIM_ENDS
-from rq_core.model.reader import LogOverview
+from rq_core.model.plugins import LogOverview
 from rq_core.protocol import claims
 from sql_audit.errors import AuditEmpty, AuditUnavailable
 from sql_audit.proof.record import record_proofs

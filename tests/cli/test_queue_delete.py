@@ -11,7 +11,7 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.protocol import claims, presence
-from rq_core.protocol.deletion import DELETED, WAITS
+from rq_core.protocol.admin import DELETED, WAITS
 from sql_audit.mirror.service import run as run_mirror
 from sql_audit.mirror.source import open_source
 from sql_audit.proof.drift import compare

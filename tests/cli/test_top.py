@@ -20,7 +20,7 @@ from rq_core.cli.top import Frame, document_of, render
 from rq_core.connections.client import Client
 from rq_core.metrics.causes import Unread
 from rq_core.model.job import NewJob, profile
-from rq_core.model.reader import EndedClaims, LogOverview
+from rq_core.model.plugins import EndedClaims, LogOverview
 from rq_core.protocol import claims, presence
 from rq_core.protocol.presence import Presence
 from tests.cli.conftest import CommandLine

@@ -15,7 +15,7 @@ import pytest
 from rq_core.app.app import App
 from rq_core.errors import ServerUnavailable
 from rq_core.model.keys import queue_keys
-from rq_core.process.meeting import meet
+from rq_core.process.supervisor import meet
 from rq_core.worker import Worker, WorkerOptions, startup
 from sql_audit.proof.result import QueueResult
 from sql_audit.proof.verify import verify

@@ -19,8 +19,8 @@ from rq_core.model.keys import KEYS, queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.protocol import audit, claims
 from rq_core.protocol.claims import Claimed
-from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Call
+from rq_core.protocol.steps import read_lines
 from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed
 from tests.kit.snapshots import lines_of

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rq_core.connections.slot_map import SLOTS, slot_of
+from rq_core.connections.routing import SLOTS, slot_of
 from tests.kit.bus import Bus
 from tests.kit.servers import Engine, RedisServer, free_port
 from tests.kit.wait import wait_until

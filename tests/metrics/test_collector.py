@@ -14,11 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
-from rq_core.metrics.collector import QueueCollector, WorkerCollector
-from rq_core.metrics.samples import TaskNames
+from rq_core.metrics.collector import QueueCollector, TaskNames, WorkerCollector
 from rq_core.metrics.shared import Shared
 from rq_core.metrics.table import BY_NAME, FAMILIES, LABELS, TASKS_MAX
-from rq_core.model.reader import EndedClaims, LogOverview
+from rq_core.model.plugins import EndedClaims, LogOverview
 from rq_core.process.flow_totals import FlowTotals
 from rq_core.protocol import presence
 from rq_core.protocol.presence import Presence

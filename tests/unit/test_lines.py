@@ -13,7 +13,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from rq_core.connections import borrowed
+from rq_core.connections import line
 from rq_core.connections.wire import AsyncPoolWire, PoolWire
 from rq_core.protocol.plan import Lost, ReplyError
 from tests.kit.door import Door
@@ -47,15 +47,15 @@ def _echo(command: Sequence[bytes]) -> bytes:
 
 
 async def test_the_names_that_are_borrowed_of_redis_py_are_there(valkey_url: str) -> None:
-    """A version of redis-py in which this fails needs another line in rq_core/connections/borrowed.py."""
+    """A version of redis-py in which this fails needs another line in rq_core/connections/line.py."""
     direct = redis.ConnectionPool.from_url(valkey_url).get_connection()
     waiting: Any = await redis.asyncio.ConnectionPool.from_url(valkey_url).get_connection()
 
     found = [
-        callable(getattr(borrowed.socket_of(direct), name, None))
+        callable(getattr(line.socket_of(direct), name, None))
         for name in ("sendall", "recv", "settimeout", "fileno")
     ]
-    transport = borrowed.transport_of(waiting)
+    transport = line.transport_of(waiting)
     direct.disconnect()
     await waiting.disconnect()
 

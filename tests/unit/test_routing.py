@@ -8,15 +8,17 @@ from typing import Any, TypeVar
 import pytest
 from redis.crc import key_slot
 
-from rq_core.connections.routing import REDIRECTS_MAX, Routing, key_of
-from rq_core.connections.slot_map import (
+from rq_core.connections.routing import (
     ASKED_MAX,
     BRIEF,
+    REDIRECTS_MAX,
     SLOTS,
     Command,
     Node,
     Replies,
+    Routing,
     Steps,
+    key_of,
     slot_of,
 )
 from rq_core.model.url import cluster_url

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rq_core.worker.shares import Shares
+from rq_core.worker.capacity import Shares
 
 
 def served(shares: Shares, turns: int, places: int, queues: list[str]) -> Counter[str]:

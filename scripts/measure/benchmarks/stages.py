@@ -36,7 +36,7 @@ STAGES = {
         " asyncio/streams asyncio/selector asyncio/transports selectors"
     ),
     "handlers: start, context, end": (
-        "rq_core/worker/executor rq_core/app/context rq_core/worker/suspects rq_core/worker/settlement"
+        "rq_core/worker/executor rq_core/app/context rq_core/worker/settlement"
         " rq_core/worker/handlers rq_core/worker/running rq_core/worker/threads rq_core/worker/time_limits contextvars"
     ),
     "turns and leases": "rq_core/worker",

@@ -146,7 +146,7 @@ def test_a_change_from_an_old_version_is_a_conflict(app: App) -> None:
 def test_a_change_that_was_overtaken_is_made_again(app: App, other: App) -> None:
     app.set_cap("mail", "queue", 5)
     client = app.client
-    plan = app._change_of(client.calls, "mail", "queue", 9, "", None, None)
+    plan = client.calls.caps.change("mail", "queue", 9)
     step = next(plan)
     replies = client._wire.exchange(step.commands)  # type: ignore[union-attr]
     # Between its reading and its writing:

@@ -24,8 +24,7 @@ from rq_core import (
     WaitTimeout,
 )
 from rq_core.connections import waiter
-from rq_core.connections.hearing import HearingLine
-from rq_core.connections.listener import Listener
+from rq_core.connections.listener import HearingLine, Listener
 from rq_core.connections.waiter import Waiter
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys

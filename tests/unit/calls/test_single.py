@@ -11,7 +11,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.errors import OutcomeUnknown, RqCoreError, ServerUnavailable
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol import single
+from rq_core.protocol import enqueue
 from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.plan import Lost, Patience, ReplyError, Send, Unsent
 from rq_core.scripts.script import function
@@ -113,7 +113,7 @@ def test_the_command_is_that_of_the_plan(facts: dict[str, Any], timeout_ms: int 
         assert list(begun.command) == asked
 
 
-def rest_of(operations: Any, made: NewJob, begun: single.Begun) -> Send:
+def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
     step = next(operations.single.rest(made, begun))
     assert isinstance(step, Send)
     return step
@@ -121,7 +121,7 @@ def rest_of(operations: Any, made: NewJob, begun: single.Begun) -> Send:
 
 def test_kinds_are_told_apart_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Profiles are known by their number, which another one may get when the first is gone."""
-    monkeypatch.setattr(single, "KINDS_MAX", 3)
+    monkeypatch.setattr(enqueue, "KINDS_MAX", 3)
     server = Server(enqueue=[OK])
     client = Client(wire=server, calls=plans(server))  # type: ignore[arg-type]
     server.run(client.calls.enqueue.one(job(0)))
