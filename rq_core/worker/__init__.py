@@ -15,8 +15,8 @@ A job's way through a worker:
   to claim.
 - ``capacity``: how many jobs to claim from which queues; free places are divided by weight.
 - ``turns``, ``settlement``: the round trip that claims and reports; how a job ended here.
-- ``handlers``, ``heartbeat``, ``lease_table``: handlers begin and end, and a job that has lost a worker runs alone; leases
-  are kept; the leases in memory that the supervisor can read.
+- ``handlers``, ``heartbeat``, ``lease_table``: handlers begin and end; a job that has lost a worker runs alone;
+  leases are kept, and are in memory that the supervisor can read.
 - ``executor``, ``running``: runs each job on the loop, in ``threads`` or in a process, within its ``time_limits``.
 - ``threads``, ``isolation``, ``isolated``: threads; the pool of processes; such a process, with its loop.
 - ``time_limits``, ``dead_hooks``: timeouts; hooks for jobs that died.
