@@ -10,7 +10,7 @@ Flags: allow-oom
 Keys: jobs state caps outbox
 Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_task caps_by_key
     lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes results_max results_max_bytes kept_max_bytes
-Later: whole_epoch baseline ties remembers
+Later: whole_epoch baseline
 Args: by floor:int
 Uses: clock(clock_ms) meta(facts fact set_fact read_facts write_facts) epoch(same_history) replid(server_replid)
     renaming(note_name is_a_name) next_epoch(next_epoch)
@@ -69,8 +69,9 @@ else
   end
   if not old_epoch and alive > 0 then
     -- Nor for what ends with a job.
-    set_fact('ties', 1)
-    set_fact('remembers', 1)
+    for i = 1, #PART_FACTS do
+      set_fact(PART_FACTS[i], 1)
+    end
   end
   set_fact('no_reap_before', now + fact('lease_ms'))
   for name, default in pairs(SETTINGS) do

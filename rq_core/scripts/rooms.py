@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -76,21 +77,30 @@ class _File:
         return frozenset[str]().union(*(part.words for part in self.parts))
 
 
+def _look_up(lua: Path, name: str, variant: Variant) -> Source:
+    paths = include_paths(lua)
+    if name in variant.includes:
+        include = source(variant.includes[name], f"{name}.lua")
+    elif name in paths:
+        include = read(paths[name])
+    else:
+        raise HeaderError(f"there is no include {name}.lua")
+    if other := include.other_code:
+        raise HeaderError(f"an include may only define locals, not: {other[:60]}")
+    return include
+
+
+def facts_of_parts(lua: Path, variant: Variant) -> tuple[str, ...]:
+    """Return the facts that switch parts on, whether a script has the parts or not."""
+    names = _look_up(lua, PARTS, variant).header.words("Parts")
+    headers = (_look_up(lua, name, variant).header for name in names)
+    return tuple(dict.fromkeys(fact for header in headers for fact in header.words("Fact")))
+
+
 def resolve(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
     """Includes in the order in which they must stand, each once."""
     found: dict[str, Source] = {}
-    paths = include_paths(lua)
-
-    def look_up(name: str) -> Source:
-        if name in variant.includes:
-            include = source(variant.includes[name], f"{name}.lua")
-        elif name in paths:
-            include = read(paths[name])
-        else:
-            raise HeaderError(f"there is no include {name}.lua")
-        if other := include.other_code:
-            raise HeaderError(f"an include may only define locals, not: {other[:60]}")
-        return include
+    look_up = partial(_look_up, lua, variant=variant)
 
     def add(user: Source, above: tuple[str, ...]) -> None:
         for name in user.header.uses:

@@ -22,8 +22,8 @@ from rq_core.model.keys import CHANNEL, KEYS
 from rq_core.model.machine import Event, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import script
-from rq_core.scripts.assemble import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.binding import READY
+from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
 from rq_core.scripts.source import include_paths
 from scripts.docs import api, diagram, headers, metrics, panels

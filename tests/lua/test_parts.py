@@ -114,6 +114,17 @@ def test_whatever_ends_a_job_ends_the_part(
             seed.clock.set(start)
 
 
+def test_a_part_is_on_again_after_meta_is_lost_while_jobs_live(seed: Seed) -> None:
+    control: Any = seed.control
+    seed.enqueue("a")
+    switch_on(seed, "progress")
+    control.delete(seed.keys("meta"))
+
+    seed.enqueue("b")
+
+    assert control.hmget(seed.keys("meta"), FACTS.values()) == ["1", "1"]
+
+
 def test_the_part_goes_with_its_queue(seed: Seed) -> None:
     control: Any = seed.control
     seed.complete(seed.running("a"))

@@ -19,7 +19,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience
-from rq_core.scripts.script import names
+from rq_core.scripts.script import function, names
 from tests.kit.clock import timed
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, WORKER, Seed, events_of
@@ -292,6 +292,14 @@ OPERATIONS = [
     restore, configure, cap, register, enqueue_into_lanes, claim_from_lanes, turn_in_lanes, complete_in_lanes,
     fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes, everything,
 ]  # fmt: skip
+
+
+def test_every_script_with_a_slot_has_an_operation() -> None:
+    with_slot = {name for name in names() if "slot" in function(name).args}
+
+    assert with_slot == with_slot & {make.__name__ for make in OPERATIONS}
+
+
 every_operation = pytest.mark.parametrize("make", OPERATIONS, ids=lambda f: f.__name__)
 # `everything` is several calls, each of them shown alone.
 every_single_operation = pytest.mark.parametrize(

@@ -338,6 +338,14 @@ def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
     assert build_script("trim").keys == ("meta", "leases", "wake", "outbox")
 
 
+def test_two_parts_with_keys_do_not_share_a_fact(edit: Edit) -> None:
+    edit("include/job/deadline.lua", "Fact: ties\n", "Fact: remembers\nWith: waiting\n")
+    headers.forget()
+
+    with pytest.raises(HeaderError, match=r"another part has the Fact remembers and keys"):
+        build_script("turn")
+
+
 def test_keys_on_demand_need_a_fact(edit: Edit) -> None:
     edit("include/job/remembered.lua", "Fact: remembers\n", "")
     headers.forget()
