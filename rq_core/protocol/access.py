@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from rq_core.errors import InvalidOption
 from rq_core.model.keys import CHANNEL, DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
 from rq_core.protocol.plan import Plan, Send
+from rq_core.scripts.plain import plain
 from rq_core.scripts.script import names, script
 
 _CALLED: Final = re.compile(r"\('([A-Z]+)'")
@@ -191,12 +192,6 @@ def beyond(role: str) -> list[str]:
 _KEYLESS: Final = frozenset({"INFO", "TIME"})
 
 _OF_KEYS: Final = frozenset({"exists", "unlink"})
-_PROBE: Final = """local denied = {}
-for i, command in ipairs(cjson.decode(ARGV[1])) do
-  local known, may = pcall(redis.acl_check_cmd, unpack(command))
-  if known and not may then denied[#denied + 1] = i end
-end
-return denied"""
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
@@ -222,7 +217,7 @@ def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
 
 def _denied(checks: Iterable[tuple[str, Sequence[str]]]) -> Plan[list[str]]:
     asked = list(checks)
-    (sha,) = yield Send([["SCRIPT", "LOAD", _PROBE]])
+    (sha,) = yield Send([["SCRIPT", "LOAD", plain("probe")]])
     if isinstance(sha, Exception):
         return []
     (denied,) = yield Send([["EVALSHA", sha, 0, json.dumps([list(c) for _, c in asked])]])

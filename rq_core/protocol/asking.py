@@ -12,6 +12,7 @@ from rq_core.model.keys import DEFAULT_PREFIX, check_name, queues_key
 from rq_core.model.url import cluster_url
 from rq_core.protocol import access
 from rq_core.protocol.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
+from rq_core.scripts.plain import plain
 
 READ_S_MIN: Final = 1.0
 """Seconds that an answer to a plain read is waited for at least, however little patience there is."""
@@ -168,24 +169,9 @@ def _other_scheme(url: str) -> str:
     return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"
 
 
-# Plain commands carried out in one step, and on a server that has reached maxmemory, too.
-#
-# MULTI would be one step as well; but Redis 7.0 queues no command while it is full, and refuses those that write.
-
-_SCRIPT: Final = """#!lua flags=allow-oom
-local replies, at = {}, 1
-for i, key in ipairs(KEYS) do
-  local rest = tonumber(ARGV[at + 1])
-  replies[i] = redis.pcall(ARGV[at], key, unpack(ARGV, at + 2, at + 1 + rest))
-  at = at + 2 + rest
-end
-return replies"""
-"""ARGV: COMMAND HOW_MANY ARGUMENT… of each; the key of each stands in KEYS."""
-
-
 def in_one_step(commands: Sequence[Sequence[Any]]) -> list[Any]:
     """The command that carries out ``commands``, each with its one key as first argument, and answers with a list of
     their answers. An error stands in the place of its answer."""
     keys = [command[1] for command in commands]
     words = [word for name, _, *rest in commands for word in (name, len(rest), *rest)]
-    return ["EVAL", _SCRIPT, len(keys), *keys, *words]
+    return ["EVAL", plain("in_one_step"), len(keys), *keys, *words]

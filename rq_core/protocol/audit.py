@@ -20,37 +20,11 @@ from rq_core.model.machine import (
 from rq_core.model.state_line import fields_of, write_line
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_nothing, parse_pairs
+from rq_core.scripts.plain import plain
 
 BASELINE_CHUNK: Final = 1_000
 """About how many jobs' baselines are written in one call, and the most that stand in one event."""
-_STRIKE: Final = f"""#!lua flags=allow-oom
-local kept, size, start = {{}}, 0, '-'
-repeat
-  local page = redis.call('XRANGE', KEYS[1], start, '+', 'COUNT', 100)
-  for _, entry in ipairs(page) do
-    local epoch, number = entry[1]:match('^(%d+)-(%d+)')
-    if tonumber(epoch) <= {NUMBER_MAX} and tonumber(number) <= {NUMBER_MAX} then
-      if #entry[2] > 7000 then
-        return redis.error_reply('ERR entry ' .. entry[1] .. ' has too many fields to be kept: XDEL it')
-      end
-      for _, text in ipairs(entry[2]) do
-        size = size + #text
-      end
-      kept[#kept + 1] = entry
-    end
-    start = '(' .. entry[1]
-  end
-  if #kept > tonumber(ARGV[1]) or size > tonumber(ARGV[2]) then
-    return redis.error_reply('ERR the outbox has more entries than Redis should copy at once: let ' ..
-      '`rq-core audit run` take them first, or `rq-core audit off` if no mirror reads them')
-  end
-until #page < 100
-redis.call('UNLINK', KEYS[1])
-for _, entry in ipairs(kept) do
-  redis.call('XADD', KEYS[1], entry[1], unpack(entry[2]))
-end"""
-"""A stream takes no number below one that it had, not even with XDEL and XSETID; so the others go into a new one.
-Nothing else is done meanwhile, so there is a bound: a mirror takes what comes before a stray all the same."""
+# What `lua/plain/strike.lua` copies at most.
 STRIKE_ENTRIES_MAX: Final = 20_000
 STRIKE_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -211,7 +185,9 @@ class Audit:
         STRIKE_BYTES_MAX: then nothing was changed."""
         outbox = queue_keys(queue, self._delivery.prefix)("outbox")
         bounds = (STRIKE_ENTRIES_MAX, STRIKE_BYTES_MAX)
-        yield from self._delivery.ask([["EVAL", _STRIKE, 1, outbox, *bounds]], queue)
+        yield from self._delivery.ask(
+            [["EVAL", plain("strike", NUMBER_MAX=NUMBER_MAX), 1, outbox, *bounds]], queue
+        )
 
 
 def put_back(

@@ -26,6 +26,7 @@ from rq_core.model.remembered import words_of
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Call, Plan, parse_nothing
+from rq_core.scripts.plain import plain
 
 PAGE: Final = 250
 """Most jobs in one look, so that none keeps Redis from other clients for long."""
@@ -36,51 +37,16 @@ LATER: Final = "?"
 """The same for one whose value the next look brings."""
 BYTES_MAX: Final = 1024 * 1024
 """Bytes of values in one look, and one value more."""
-_AUDITED: Final = " audit=full"
+_IN_LOG: Final = " audit=full"
 """In the line of an outcome whose value the log has, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
-_LOOK: Final = f"""local found, absent, size = {{}}, false, 0
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-for i, id in ipairs(ARGV) do
-  local line = redis.call('HGET', KEYS[2], id)
-  if line and line:sub(1, 5) == 'dead ' then
-    local value = redis.call('HGET', KEYS[3], id)
-    local ends = value and value:sub(1, 6) == 'error=' and value:find('\\n', 1, true)
-    found[i] = line .. '\\n' .. (ends and value:sub(1, ends) or '')
-  elseif line or redis.call('HEXISTS', KEYS[3], id) == 1 then
-    found[i] = '{ALIVE}'
-  else
-    local kept = redis.call('HGET', KEYS[5], id)
-    local ends = kept and tonumber(kept:match(' until=(%d+)'))
-    if not kept or not (ends or kept:find(' once=', 1, true)) then
-      found[i], absent = false, true
-    elseif not kept:find(' bytes=', 1, true) then
-      found[i], absent = kept, absent or kept:find('{_AUDITED}', 1, true)
-    elseif ends and ends <= now then
-      found[i], absent = kept:gsub(' bytes=%d+', ' value=expired'), absent or kept:find('{_AUDITED}', 1, true)
-    elseif size > {BYTES_MAX} then
-      found[i] = '{LATER}'
-    else
-      local value = redis.call('HGET', KEYS[6], id)
-      if value then
-        found[i], size = kept .. '\\n' .. value, size + #value
-      else
-        found[i], absent = kept:gsub(' bytes=%d+', ' value={LOST}'), absent or kept:find('{_AUDITED}', 1, true)
-      end
-    end
-  end
-end
-local facts, last = redis.call('HMGET', KEYS[1], 'audit', 'awaited'), nil
-if absent and facts[1] == 'on' then
-  last = redis.call('XREVRANGE', KEYS[4], '+', '-', 'COUNT', 1)[1]
-end
-local told_until = tonumber(facts[2] or nil)
-return {{found, last and last[1] or '', told_until and math.floor(told_until - now) or 0}}"""
-"""Answers with a text for each id: empty for a job that is alive, the state line and then the error of a dead one, the
-line of ``results`` and then the value of one whose outcome is kept, nil for a job that Redis does not have;
-the id of the outbox's last entry, if a mirror reads it and jobs are missing; and for how many ms ends of jobs are
-told."""
+
+
+def look_program() -> str:
+    """Return the program of a look."""
+    return plain(
+        "endings", ALIVE=ALIVE, LATER=LATER, BYTES_MAX=BYTES_MAX, IN_LOG=_IN_LOG, LOST=LOST
+    )
 
 
 class Absent(NamedTuple):
@@ -132,7 +98,7 @@ class Endings:
 
 def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
     """The command of one look at these jobs, a page at most."""
-    return ["EVAL_RO", _LOOK, len(_KEYS), *map(keys, _KEYS), *ids]
+    return ["EVAL_RO", look_program(), len(_KEYS), *map(keys, _KEYS), *ids]
 
 
 class Look(NamedTuple):
@@ -159,7 +125,7 @@ def parse(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> Look:
             found[job_id] = _dead(queue, job_id, said)
         elif said != ALIVE:
             outcome = _kept(job_id, said)
-            if outcome is None or (_AUDITED in said and getattr(outcome, "missing", None)):
+            if outcome is None or (_IN_LOG in said and getattr(outcome, "missing", None)):
                 found[job_id] = Absent(_entry(last), outcome)
             else:
                 found[job_id] = outcome

@@ -39,18 +39,7 @@ from rq_core.protocol.scope_reads import (
 )
 from rq_core.protocol.steps import Command, Steps, ask, jobs_of, time_ms
 from rq_core.protocol.usable import check, number_of
-
-_EVENT_AGE: Final = """local entries = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 2)
-local fields = entries[1] and entries[#entries][2] or {}
-for i = 1, #fields, 2 do
-  if fields[i] == 'at' then
-    return fields[i + 1]
-  end
-end
-return false"""
-"""When the oldest event that waits for the mirror was written, or a later one: Unix ms, or nothing. It is the second
-entry's time, since the first may be the mirror's anchor, which SQL has; and the time alone, since an entry may have ten
-thousand jobs."""
+from rq_core.scripts.plain import plain
 
 COMMANDS_MAX: Final = 70
 """Commands that one look may send for one queue."""
@@ -330,7 +319,7 @@ def look(keys: QueueKeys) -> Steps[QueueOverview]:
     events_wait = counted["audit"] and counted["backlog"] > 0
     then = yield from ask(
         leases_over=["ZCOUNT", keys("leases"), "-inf", f"({now_ms}"],
-        event=[["EVAL_RO", _EVENT_AGE, 1, keys("outbox")]] if events_wait else [],
+        event=[["EVAL_RO", plain("event_age"), 1, keys("outbox")]] if events_wait else [],
         remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
         holders=[count_of_holders(keys, name) for name in names[:SCOPES_MAX]],
         lanes=[["ZLEXCOUNT", keys("blocked"), *members(name)] for name in names[:SCOPES_MAX]],

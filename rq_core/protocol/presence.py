@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.plan import Plan, Send, pairs_of
+from rq_core.scripts.plain import plain
 
 SILENT_MS: Final = 30_000
 """A worker that Redis has not heard of for so long is taken for gone: three times TELL_EVERY_S."""
@@ -28,9 +29,6 @@ WORKERS_MAX: Final = 1_000
 
 _CODE: Final = "code|"
 """What the fields begin with that have the tasks of a code: no worker's name has this character."""
-_TELL: Final = """#!lua flags=allow-oom
-redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2], ARGV[3], ARGV[4])"""
-"""By Redis' clock, so that those of the workers' machines do not matter; and on a full server, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,8 @@ def tell(
     left for the next time."""
     row = json.dumps(asdict(says), separators=(",", ":"))
     code = _CODE + says.code, json.dumps(sorted(tasks), separators=(",", ":"))
-    yield Send([["EVAL", _TELL, 1, _key(prefix, queue), worker, row, *code] for queue in queues])
+    program = plain("tell")
+    yield Send([["EVAL", program, 1, _key(prefix, queue), worker, row, *code] for queue in queues])
 
 
 def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:

@@ -6,6 +6,7 @@ function, or a script for servers that load no functions. It does not send anyth
 Read ``header`` first, then ``assemble`` and ``script``.
 
 - ``header``, ``source``: a file's header; a file, taken apart.
-- ``binding``: names of keys and arguments.
-- ``rooms``, ``assemble``, ``script``: includes in rooms; the whole text, with the model's constants; how it is called.
+- ``binding``, ``constants``: names of keys and arguments; what Lua knows of the model.
+- ``rooms``, ``assemble``, ``script``: includes in rooms; the whole text; how it is called.
+- ``plain``: sends the programs of ``lua/plain``.
 """

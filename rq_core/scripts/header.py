@@ -13,6 +13,7 @@ Tail: what a text is      texts, with notes, of some records, behind these in ca
 Each: id fence            then records of these fields; `each(i)` returns one, `each_count` says how many
 Lists: gone died          lists that most calls do without, in a table `lists` of the file's own
 Parts: names ended        the files with steps that scripts run, in order: see lua/include/call/parts.lua
+Given: LINE_MAX           constants that the Python module gives which sends the file, see rq_core/scripts/plain.py
 Uses: call(now) emit(emit)   names that it takes from includes, which may have Keys, Meta and Uses of their own
 …
 ]]
@@ -30,7 +31,7 @@ _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTA
 
 
 _SECTION = re.compile(
-    r"^(Transitions|Flags|Keys|Fact|Field|With|Meta|Later|Args|Each|Tail|Unread|Kept|Lists|Parts|Uses|Returns"
+    r"^(Transitions|Flags|Keys|Fact|Field|With|Meta|Later|Args|Each|Tail|Unread|Kept|Lists|Parts|Uses|Given|Returns"
     r"|Invariants): ",
     re.MULTILINE,
 )

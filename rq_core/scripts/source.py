@@ -97,6 +97,10 @@ def _part(code: str) -> Part:
     return Part(code, tuple(_COMMA.split(found[2].strip())), is_function=False)
 
 
+PLAIN: Final = "plain"
+"""The folder of what is sent with EVAL, see rq_core/scripts/plain.py."""
+
+
 @lru_cache(maxsize=256)
 def read(path: Path) -> Source:
     """The file, as it was when it was read first. Raises HeaderError, or OSError if it is not there."""
@@ -106,7 +110,7 @@ def read(path: Path) -> Source:
 @lru_cache(maxsize=4)
 def include_paths(lua: Path) -> dict[str, Path]:
     """Where the includes are: those of all scripts by subject, and those of one in the folder of its name."""
-    return {path.stem: path for path in sorted(lua.glob("*/**/*.lua"))}
+    return {path.stem: path for path in sorted(lua.glob("*/**/*.lua")) if path.parent.name != PLAIN}
 
 
 def forget() -> None:

@@ -24,10 +24,11 @@ from rq_core.model.keys import CHANNEL, KEYS
 from rq_core.model.machine import Event, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import script
-from rq_core.scripts.assemble import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.binding import READY
+from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
-from rq_core.scripts.source import include_paths
+from rq_core.scripts.plain import plain_names
+from rq_core.scripts.source import PLAIN, include_paths, read
 from scripts.docs import api, diagram, headers, metrics, panels
 from scripts.docs.pages import NOTICE, code, page, slug, table
 
@@ -127,6 +128,13 @@ def _script_row(name: str) -> tuple[str, ...]:
     return (f"[`{name}`]({name}.lua)", _purpose(header), arrows, takes, header.sections["Returns"])
 
 
+def _plain_row(name: str) -> tuple[str, ...]:
+    header = read(script.directory() / PLAIN / f"{name}.lua").header
+    parts = (("keys", header.words("Keys")), ("args", header.words("Args")))
+    takes = "<br>".join(f"{part}: {code(words)}" for part, words in parts if words)
+    return (f"[`{name}`]({PLAIN}/{name}.lua)", _purpose(header), takes, header.sections["Returns"])
+
+
 def lua_readme() -> str:
     """Return the text of ``lua/README.md``."""
     paths = include_paths(script.directory())
@@ -150,6 +158,9 @@ def lua_readme() -> str:
             ("script", "purpose", "transitions", "takes", "returns"),
             map(_script_row, script.names()),
         ),
+        "## Plain programs",
+        "Reads of many keys at one moment, and writes that change no job; sent with EVAL (`rq_core/scripts/plain.py`).",
+        table(("program", "purpose", "takes", "returns"), map(_plain_row, plain_names())),
         "## Includes",
         "Steps that scripts share, by subject, each room taking only from those before it: `include/text`\n"
         "(numbers, batches, arrays), `include/call` (how a call begins and ends; `emit` has the only XADD),\n"

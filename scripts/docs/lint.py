@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from rq_core.scripts import script
+from rq_core.scripts.plain import plain, plain_names
 from rq_core.scripts.rooms import OPENING
+from rq_core.scripts.source import PLAIN, read
 from scripts.docs import headers
 
 _WARNING: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+):\d+: \(\w(?P<code>\d+)\) (?P<said>.*)$")
@@ -68,12 +70,19 @@ def problems(texts: dict[str, str]) -> list[str]:
     ]
 
 
+def text_of(name: str) -> str:
+    """Return a program of ``lua/plain``; any constant does."""
+    given = read(script.directory() / PLAIN / f"{name}.lua").header.words("Given")
+    return plain(name, **dict.fromkeys(given, 1))
+
+
 def main() -> int:
     """Print what is found. Returns the exit status."""
     if shutil.which("luacheck") is None:
         sys.stderr.write("lint: luacheck is not installed (Debian: lua-check)\n")
         return 1 if os.environ.get("CI", "").lower() in {"1", "true", "yes"} else 0
     found = problems({name: script.function(name).text for name in script.names()})
+    found += problems({name: text_of(name) for name in plain_names()})
     for problem in found:
         sys.stderr.write(f"lint: {problem}\n")
     return 1 if found else 0

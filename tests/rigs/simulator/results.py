@@ -20,18 +20,17 @@ from rq_core.model.outcome import (
     Succeeded,
 )
 from rq_core.model.values import unpack
-from rq_core.protocol import endings
-from rq_core.protocol.endings import Absent, Found
+from rq_core.protocol.endings import Absent, Found, look_program
 from tests.kit.clock import CLOCK_KEY
 
 _REAL_TIME: Final = """local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
-LOOK: Final = endings._LOOK.replace(
+LOOK: Final = look_program().replace(
     _REAL_TIME, f"local now = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"
 )
 """The look of those who wait, on the simulation's clock."""
-assert LOOK != endings._LOOK
+assert LOOK != look_program()
 OUTCOMES: Final[Mapping[Event, type[Outcome[object]]]] = {
     Event.SUCCEEDED: Succeeded,
     Event.CANCELLED: Cancelled,

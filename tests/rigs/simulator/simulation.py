@@ -301,7 +301,7 @@ class Simulation:
         with (
             mock.patch.object(sources, "new_stamp", side_effect=stamps),
             mock.patch.object(BackgroundCall, "_begin", BackgroundCall._run),
-            mock.patch.object(endings, "_LOOK", results.LOOK),
+            mock.patch.object(endings, "look_program", return_value=results.LOOK),
         ):
             return self._run_and_judge()
 

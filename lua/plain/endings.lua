@@ -1,0 +1,51 @@
+--[[ endings: whether jobs that are waited for have ended, and how. All of it was so at one moment.
+
+The answer has a text for each id: empty for a job that is alive; the state line of a dead one, and the error behind a line break; the line in
+`results` of one whose outcome is kept, and the value behind a line break; nothing for a job that Redis does not have. At most BYTES_MAX
+bytes of values are read, and one value more: LATER stands for a job whose value the next look brings. Behind the texts come the id of the
+outbox's last entry, if a mirror reads it and jobs are missing, and for how many ms ends of jobs are told.
+
+Keys: meta state jobs outbox results returned
+Args: id…
+Given: ALIVE LATER BYTES_MAX IN_LOG LOST
+Returns: {TEXT…} LAST_ENTRY TOLD_MS
+]]
+
+local found, absent, size = {}, false, 0
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for i, id in ipairs(ARGV) do
+  local line = redis.call('HGET', state, id)
+  if line and line:sub(1, 5) == 'dead ' then
+    local value = redis.call('HGET', jobs, id)
+    local ends = value and value:sub(1, 6) == 'error=' and value:find('\n', 1, true)
+    found[i] = line .. '\n' .. (ends and value:sub(1, ends) or '')
+  elseif line or redis.call('HEXISTS', jobs, id) == 1 then
+    found[i] = ALIVE
+  else
+    local kept = redis.call('HGET', results, id)
+    local ends = kept and tonumber(kept:match(' until=(%d+)'))
+    if not kept or not (ends or kept:find(' once=', 1, true)) then
+      found[i], absent = false, true
+    elseif not kept:find(' bytes=', 1, true) then
+      found[i], absent = kept, absent or kept:find(IN_LOG, 1, true)
+    elseif ends and ends <= now then
+      found[i], absent = kept:gsub(' bytes=%d+', ' value=expired'), absent or kept:find(IN_LOG, 1, true)
+    elseif size > BYTES_MAX then
+      found[i] = LATER
+    else
+      local value = redis.call('HGET', returned, id)
+      if value then
+        found[i], size = kept .. '\n' .. value, size + #value
+      else
+        found[i], absent = kept:gsub(' bytes=%d+', ' value=' .. LOST), absent or kept:find(IN_LOG, 1, true)
+      end
+    end
+  end
+end
+local facts, last = redis.call('HMGET', meta, 'audit', 'awaited'), nil
+if absent and facts[1] == 'on' then
+  last = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1]
+end
+local told_until = tonumber(facts[2] or nil)
+return {found, last and last[1] or '', told_until and math.floor(told_until - now) or 0}

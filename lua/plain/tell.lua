@@ -1,0 +1,11 @@
+--[[ tell: a worker says that it runs, by Redis' clock, since those of the workers' machines may differ.
+
+It runs in a full Redis, too.
+
+Flags: allow-oom
+Keys: workers
+Args: worker row code_field tasks
+Returns: nothing
+]]
+
+redis.call('HSET', workers, worker, redis.call('TIME')[1] .. ' ' .. row, code_field, tasks)

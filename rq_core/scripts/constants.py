@@ -1,0 +1,123 @@
+"""What the scripts know of the model: facts of machine.py, fields.py, scopes.py and settings.py, as Lua constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rq_core.model import fields, keys, machine, scopes, settings, state_line
+
+
+def table(values: Iterable[Any]) -> str:
+    """Texts as a Lua list."""
+    return "{" + ", ".join(f"'{v}'" for v in values) + "}"
+
+
+def _by_name(values: Iterable[tuple[str, Any]]) -> str:
+    return "{" + ", ".join(f"{name} = {value}" for name, value in values) + "}"
+
+
+OF_SCRIPT: Final = {
+    "META": "`v`, and the fields that the headers of the script and its includes name under Meta, the counters first",
+    "AUDITED": "what is read in each call of a queue that is audited: `v`, the counters, and those of the backlog",
+    "COUNTED": "how many of these are read in each call: `v` and the counters",
+    "LATER": "the counters that stand under Later alone",
+    "PART_FACTS": "the fields of `meta` that switch parts on, see `include/call/parts`",
+}
+"""The constants that are not the same in each script, and what they say."""
+
+_SETTINGS: Final = settings.SETTINGS.values()
+
+CONSTANTS: Final = {
+    "LAYOUT": (f"'{machine.LAYOUT}'", "the layout of Redis that the scripts know"),
+    "STATE_FIELDS": (table(fields.STATE_FIELDS), "the fields of a state line, in order"),
+    "TRAITS": (
+        table(str(field.line) for field in fields.TRAITS),
+        "the traits, by their names in a state line, in the order in which events carry them",
+    ),
+    "TRAIT_AT": (
+        _by_name((str(field.line), at) for at, field in enumerate(fields.TRAITS, 1)),
+        "a trait's place in that order",
+    ),
+    "GIVEN": (
+        table(str(field.line) for field in fields.GIVEN),
+        "the traits that a producer says with a job's ties",
+    ),
+    "STAYS": (
+        _by_name((name, "true") for name in fields.STAYS),
+        "the fields that stand before the lane in a state line: claims leave them as they are",
+    ),
+    "NUMBERS": (
+        _by_name(
+            (str(field.line), "true") for field in fields.TRAITS if field.kind is fields.Kind.NUMBER
+        ),
+        "the traits that are numbers",
+    ),
+    "DEFAULTS": (
+        _by_name(
+            [("attempts", machine.DEFAULT_MAX_ATTEMPTS), ("losses", machine.DEFAULT_MAX_LOSSES)]
+        ),
+        "field of a state line → what a line without it means",
+    ),
+    "LINE_MAX": (str(state_line.LINE_MAX), "bytes that a state line has at most"),
+    "PRIORITY_RANK": (
+        _by_name((p, n) for n, p in enumerate(machine.PRIORITIES)),
+        "name of a priority → its number, 0 for the highest",
+    ),
+    "DEFAULT_PRIORITY": (f"'{machine.DEFAULT_PRIORITY}'", "the priority of a line that names none"),
+    "RANK": (
+        str(scopes.RANK),
+        "in `open`, lanes of one priority are so far before those of the next",
+    ),
+    "SETTINGS": (_by_name((s.name, s.default) for s in _SETTINGS), "setting → its default"),
+    "MINIMA": (_by_name((s.name, s.minimum) for s in _SETTINGS), "setting → its lowest value"),
+    "FLAGS": (
+        _by_name((name, "true") for name in settings.FLAGS),
+        "fields of `meta` that an operator sets to 0 or 1",
+    ),
+    "COUNTERS": (
+        _by_name((name, "true") for name in settings.COUNTERS),
+        "fields of `meta` that go on with the calls, and have no part in the version `v`",
+    ),
+    "RESULT_COST": (
+        str(settings.RESULT_COST),
+        "bytes that an entry of `results` takes besides what it says",
+    ),
+    "SLOT_ANSWER": (
+        f"'{settings.SLOT_ANSWER}'",
+        "behind a slot's name: the field of `slots` that has its last answer",
+    ),
+    "SLOT_LIFE_MS": (str(settings.SLOT_LIFE_MS), "how long a call slot is remembered, in ms"),
+    "CHANNEL": (
+        f"'{keys.CHANNEL}'",
+        "behind the queue's tag: the channel on which ends of jobs are told",
+    ),
+    "LISTEN_MS": (
+        str(settings.LISTEN_MS),
+        "how long they are told after a client has said that it waits, in ms",
+    ),
+    "OUTBOX_RING": (
+        f"'{settings.OUTBOX_RING}'",
+        "how many entries an outbox without a mirror keeps, about",
+    ),
+}
+"""Name → its value in Lua, and what it says."""
+
+
+def constants(*, meta: Iterable[str], later: Iterable[str], parts: Iterable[str]) -> dict[str, str]:
+    """Return the constants of a script as locals, by name.
+
+    ``meta`` and ``later`` are the fields under Meta and Later, ``parts`` the facts of all parts.
+    """
+    meta, counters = tuple(meta), settings.COUNTERS
+    counted = ["v", *(name for name in meta if name in counters)]
+    of_script = (
+        table([*counted, *(name for name in meta if name not in counters)]),
+        table(dict.fromkeys([*counted, "backlog_jobs", "backlog_bytes"])),
+        str(len(counted)),
+        table(name for name in later if name in counters and name not in meta),
+        table(parts),
+    )
+    values = dict(zip(OF_SCRIPT, of_script, strict=True))
+    values |= {name: value for name, (value, _) in CONSTANTS.items()}
+    return {name: f"local {name} = {value}" for name, value in values.items()}
