@@ -294,7 +294,7 @@ async def test_a_node_that_is_found_while_a_cluster_is_closed_keeps_no_connectio
     cluster = AsyncClusterWire(valkey_url.replace("redis://", "redis+cluster://"))
     await cluster.close()
 
-    late = cluster._pools(Node("127.0.0.1", urlsplit(valkey_url).port or 0))
+    late = cluster._to(Node("127.0.0.1", urlsplit(valkey_url).port or 0))
     assert await late.exchange([["PING"]]) == ["PONG"]
 
     assert not any(line.is_ready for line in late._pool._idle)
@@ -304,8 +304,8 @@ async def test_a_node_whose_connections_cannot_be_closed_keeps_no_other_node_ope
     valkey_url: str,
 ) -> None:
     cluster = AsyncClusterWire(valkey_url.replace("redis://", "redis+cluster://"))
-    (first,) = cluster._pools.all()
-    second = cluster._pools._wires[Node("the other", 0)] = AsyncPoolWire(valkey_url)
+    (first,) = cluster._wires.values()
+    second = cluster._wires[Node("the other", 0)] = AsyncPoolWire(valkey_url)
     for wire in (first, second):
         assert await wire.exchange([["PING"]]) == ["PONG"]
     (line,) = first._pool._idle
