@@ -22,6 +22,8 @@ def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the scripts that the loader reads in place of the real ones."""
     copy = tmp_path / "lua"
     shutil.copytree(script.directory(), copy)
+    decisions = script.directory().parent / "docs" / "decisions"
+    shutil.copytree(decisions, tmp_path / "docs" / "decisions")
     monkeypatch.setattr(script, "directory", lambda: copy)
     yield copy
     # Whatever test comes next reads the real ones.
