@@ -5,6 +5,7 @@ import cProfile
 import gc
 import pstats
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from rq_core.connections.wire import PoolWire
 from rq_core.model.job import Claim, NewJob
 from rq_core.protocol import claims
 from rq_core.worker import Worker, WorkerOptions
+from tests.kit.processes import ROOT
 from tests.kit.seed import WORKER, Seed
 from tests.kit.tally import Tally, calls_of
 from tests.kit.wait import wait_until
@@ -259,15 +261,13 @@ class Gate:
         return self._open
 
 
-@pytest.mark.parametrize("kind", ["async", "threads"])
-def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -> None:
-    """Of the event loop's thread, on asyncio's own loop, so that its calls are counted too.
+def counted(url: str, kind: str) -> float:
+    """Return the calls per job of a worker that drains a queue.
 
-    The handlers wait for each other, so that all jobs of a turn end together: a turn costs calls of its own, and
-    how many jobs share one would depend on what else the machine does.
+    They are those of the event loop's thread, on asyncio's own loop, so that its calls are counted too.
     """
     gate, barrier = Gate(), threading.Barrier(PLACES)
-    with App(valkey_url) as app:
+    with App(url) as app:
 
         @app.task(queue="budgets", name="async")
         async def on_the_loop(number: int, text: str) -> None:
@@ -280,10 +280,22 @@ def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -
         fill(app, kind, DRAINED)
         drain(app)
         fill(app, kind, DRAINED)
+        return calls_per_job(DRAINED, lambda: drain(app))
 
-        counted = calls_per_job(DRAINED, lambda: drain(app))
 
-    budgets.check("python_calls", f"drain.{kind}", counted)
+@pytest.mark.parametrize("kind", ["async", "threads"])
+def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -> None:
+    """The handlers wait for each other, so that all jobs of a turn end together: a turn costs calls of its own, and how
+    many jobs share one would depend on what else the machine does.
+
+    It is a process of its own: where many other tests have run, the same code counted up to three times as many.
+    """
+    program = f"from {counted.__module__} import counted; print(counted({valkey_url!r}, {kind!r}))"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )  # fmt: skip
+
+    budgets.check("python_calls", f"drain.{kind}", float(ran.stdout))
 
 
 PACED = 30
