@@ -221,7 +221,7 @@ async def test_a_worker_that_starts_while_a_shard_is_away_serves_the_others(
 ) -> None:
     """It ended after ten seconds, and no queue was served. A supervisor waited for ten minutes."""
     caplog.set_level("INFO")
-    monkeypatch.setattr(startup, "START_WAIT_S", 8.0)
+    monkeypatch.setattr(startup, "START_WAIT_S", 20.0)
     monkeypatch.setattr(startup, "LOOK_S_MAX", 0.1)
     queues = [names[0] for names in cluster.queues(1).values()]
     victim = cluster.primaries()[0]
@@ -246,8 +246,15 @@ async def test_a_worker_that_starts_while_a_shard_is_away_serves_the_others(
             await wait_until_async(
                 lambda: f"queue {away}: is there now" in caplog.text, "it is met", timeout=30
             )
-            await load.app.enqueue_async(away, "note", {"queue": away, "key": away})
-            await wait_until_async(lambda: away in load.ran, "its jobs run, too")
+            # The replica may take over once more, without the jobs that it has not got yet: one of several will do.
+            numbers = itertools.count()
+
+            async def one_ran() -> bool:
+                key = f"{away}-{next(numbers)}"
+                await load.app.enqueue_async(away, "note", {"queue": away, "key": key})
+                return any(ran.startswith(f"{away}-") for ran in load.ran)
+
+            await wait_until_async(one_ran, "its jobs run, too")
     finally:
         if frozen:
             for server in shard:

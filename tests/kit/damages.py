@@ -182,7 +182,8 @@ DAMAGES = {
         _replace("jobs", "waits", '"task":"t"', '"task":"u"'), "its JSON is of task 'u'", is_mended=False
     ),
     "another timeout": Damage(
-        _replace("jobs", "waits", "5000", "9000"), "its arguments or its timeout are others", is_mended=False
+        _replace("jobs", "waits", '"timeout_ms":5000', '"timeout_ms":9000'),
+        "its arguments or its timeout are others", is_mended=False,
     ),
     "no timeout": Damage(
         _replace("jobs", "waits", ',"timeout_ms":5000', ""), "its arguments or its timeout are others", is_mended=False
