@@ -20,27 +20,25 @@ from rq_core.errors import *  # noqa: F403 - each error is public; errors.py is 
 
 if TYPE_CHECKING:
     from rq_core.app.app import App as App
-    from rq_core.app.caps import Cap as Cap
-    from rq_core.app.caps import Rate as Rate
-    from rq_core.app.context import JobContext as JobContext
-    from rq_core.app.context import current_job as current_job
-    from rq_core.app.dead_hooks import DeadJob as DeadJob
-    from rq_core.app.depends import Depends as Depends
-    from rq_core.app.depends import injected as injected
-    from rq_core.app.handle import JobHandle as JobHandle
-    from rq_core.app.log_context import JobLogFilter as JobLogFilter
-    from rq_core.app.retry import RetryPolicy as RetryPolicy
+    from rq_core.app.handlers.context import JobContext as JobContext
+    from rq_core.app.handlers.context import current_job as current_job
+    from rq_core.app.handlers.dead_hooks import DeadJob as DeadJob
+    from rq_core.app.handlers.depends import Depends as Depends
+    from rq_core.app.handlers.depends import injected as injected
+    from rq_core.app.handlers.log_context import JobLogFilter as JobLogFilter
+    from rq_core.app.handlers.retry import RetryPolicy as RetryPolicy
+    from rq_core.app.handles.handle import JobHandle as JobHandle
+    from rq_core.app.limits.caps import Cap as Cap
+    from rq_core.app.limits.caps import Rate as Rate
     from rq_core.app.task import AsyncTask as AsyncTask
     from rq_core.app.task import PreparedTask as PreparedTask
     from rq_core.app.task import Task as Task
-    from rq_core.app.unique import Debounce as Debounce
-    from rq_core.app.unique import Latest as Latest
-    from rq_core.app.unique import Throttle as Throttle
-    from rq_core.app.unique import Unique as Unique
+    from rq_core.app.unique.kinds import Debounce as Debounce
+    from rq_core.app.unique.kinds import Latest as Latest
+    from rq_core.app.unique.kinds import Throttle as Throttle
+    from rq_core.app.unique.kinds import Unique as Unique
     from rq_core.model.job import NewJob as NewJob
-    from rq_core.model.limits import Limit as Limit
-    from rq_core.model.machine import Priority as Priority
-    from rq_core.model.machine import State as State
+    from rq_core.model.limits.limit import Limit as Limit
     from rq_core.model.outcome import Cancelled as Cancelled
     from rq_core.model.outcome import Expired as Expired
     from rq_core.model.outcome import Failed as Failed
@@ -48,26 +46,28 @@ if TYPE_CHECKING:
     from rq_core.model.outcome import Outcome as Outcome
     from rq_core.model.outcome import Replaced as Replaced
     from rq_core.model.outcome import Succeeded as Succeeded
-    from rq_core.protocol.plan import Patience as Patience
-    from rq_core.protocol.scope_reads import ScopeStatus as ScopeStatus
+    from rq_core.model.table.machine import Priority as Priority
+    from rq_core.model.table.machine import State as State
+    from rq_core.protocol.engine.plan import Patience as Patience
+    from rq_core.protocol.reads.scope_reads import ScopeStatus as ScopeStatus
 else:
     _MODULES = {
         "app.app": "App",
-        "app.caps": "Cap Rate",
-        "app.context": "JobContext current_job",
-        "app.dead_hooks": "DeadJob",
-        "app.depends": "Depends injected",
-        "app.handle": "JobHandle",
-        "app.log_context": "JobLogFilter",
-        "app.retry": "RetryPolicy",
+        "app.limits.caps": "Cap Rate",
+        "app.handlers.context": "JobContext current_job",
+        "app.handlers.dead_hooks": "DeadJob",
+        "app.handlers.depends": "Depends injected",
+        "app.handles.handle": "JobHandle",
+        "app.handlers.log_context": "JobLogFilter",
+        "app.handlers.retry": "RetryPolicy",
         "app.task": "AsyncTask PreparedTask Task",
-        "app.unique": "Debounce Latest Throttle Unique",
+        "app.unique.kinds": "Debounce Latest Throttle Unique",
         "model.job": "NewJob",
-        "model.limits": "Limit",
-        "model.machine": "Priority State",
+        "model.limits.limit": "Limit",
+        "model.table.machine": "Priority State",
         "model.outcome": "Cancelled Expired Failed Gone Outcome Replaced Succeeded",
-        "protocol.plan": "Patience",
-        "protocol.scope_reads": "ScopeStatus",
+        "protocol.engine.plan": "Patience",
+        "protocol.reads.scope_reads": "ScopeStatus",
     }
     """The public names that are no errors, by module: the same as above, for those who run and not for those who check
     types. The command line lives in this package, too, and most of its commands need none of them."""

@@ -28,32 +28,32 @@ import redis
 
 from rq_core.app.app import App
 from rq_core.app.clients import Connections, in_event_loop
-from rq_core.app.context import JobContext, running
+from rq_core.app.handlers.context import JobContext, running
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.line import Line
+from rq_core.connections.connection import Line
 from rq_core.connections.pool import Pool
 from rq_core.connections.redis_errors import words_of
-from rq_core.connections.waiter import Waiter
-from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, PoolWire
+from rq_core.connections.transport import SOCKET_TIMEOUT_S, Hear, PoolWire
+from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import RqCoreError, UsageError
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
 from rq_core.model.keys import queue_keys
-from rq_core.model.machine import Priority, State
-from rq_core.model.reasons import Reason
+from rq_core.model.lib.text import counted
 from rq_core.model.state_line import JobState, lines_of_jobs, read_state_line
-from rq_core.model.text import counted
-from rq_core.protocol import claims
-from rq_core.protocol.awaited import Nothing, Wait
-from rq_core.protocol.delivery import Delivery
+from rq_core.model.table.machine import Priority, State
+from rq_core.model.table.reasons import Reason
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Patience, Plan, ReplyError, pairs_of
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Patience, Plan, ReplyError, pairs_of
+from rq_core.protocol.reads.wait_schedule import Nothing, Wait
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_script
 from rq_core.worker.dead_hooks import DeathWatch, has_hooks
-from rq_core.worker.executor import Executor
-from rq_core.worker.running import Running
+from rq_core.worker.execution.executor import Executor
+from rq_core.worker.execution.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
 
 DRAIN_MAX: Final = 10_000

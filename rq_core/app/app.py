@@ -26,12 +26,12 @@ from typing import (
     overload,
 )
 
-from rq_core.app.by_name import Draft
-from rq_core.app.caps import Cap, Rate
 from rq_core.app.clients import Connections
-from rq_core.app.handle import JobHandle, handle_of
-from rq_core.app.many import ManyProducer
-from rq_core.app.naming import Named
+from rq_core.app.handlers.redaction import Redact, redactor_of
+from rq_core.app.handlers.retry import RetryPolicy
+from rq_core.app.handles.bulk import ManyProducer
+from rq_core.app.handles.handle import JobHandle, handle_of
+from rq_core.app.limits.caps import Cap, Rate
 from rq_core.app.options import (
     TIMEOUT_S_MIN,
     EnqueueOptions,
@@ -41,32 +41,32 @@ from rq_core.app.options import (
     spelling_out_options,
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, spec_max
-from rq_core.app.redaction import Redact, redactor_of
 from rq_core.app.registration import check_isolation, make_task
-from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
+from rq_core.app.unique.naming import Named
 from rq_core.app.unknown_options import OF_TASKS, naming_options
+from rq_core.app.untyped_enqueue import Draft
 from rq_core.errors import InvalidOption
-from rq_core.model.checks import check_whole
-from rq_core.model.durations import Duration, ms_of, seconds_of
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
-from rq_core.model.limits import Limit
-from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
+from rq_core.model.lib.checks import check_whole
+from rq_core.model.lib.durations import Duration, ms_of, seconds_of
+from rq_core.model.limits.limit import Limit
+from rq_core.model.result_encoding import AuditResult
 from rq_core.model.settings import SETTINGS
-from rq_core.model.values import AuditResult
+from rq_core.model.table.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from rq_core.app.context import JobContext
-    from rq_core.app.dead_hooks import Hook
-    from rq_core.app.returned import Returned
-    from rq_core.protocol.caps import CapChange
-    from rq_core.protocol.enqueue import Accepted
+    from rq_core.app.handlers.context import JobContext
+    from rq_core.app.handlers.dead_hooks import Hook
+    from rq_core.app.handlers.result_types import Returned
+    from rq_core.protocol.calls.caps import CapChange
+    from rq_core.protocol.calls.enqueue import Accepted
+    from rq_core.protocol.engine.plan import Patience, Plan
     from rq_core.protocol.operations import Operations
-    from rq_core.protocol.plan import Patience, Plan
-    from rq_core.protocol.scope_reads import ScopeStatus
+    from rq_core.protocol.reads.scope_reads import ScopeStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -244,7 +244,7 @@ class App(ManyProducer):
             self._add(task)
             if on_dead is not None:
                 # Most apps have no hooks, and what tells of deaths needs OpenSSL.
-                from rq_core.app.dead_hooks import handler_of, hook_name
+                from rq_core.app.handlers.dead_hooks import handler_of, hook_name
 
                 hook = make_task(
                     self,
@@ -458,7 +458,7 @@ class App(ManyProducer):
 
         Those of ``queues``. Returns what the server does not take, as sentences.
         """
-        from rq_core.protocol.caps import DECLARED_WHY
+        from rq_core.protocol.calls.caps import DECLARED_WHY
 
         refused: list[str] = []
         for queue in queues:

@@ -20,11 +20,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
-from rq_core.app.depends import has_dependency
-from rq_core.app.first_use import preparing
+from rq_core.app.fork_safety import preparing
+from rq_core.app.handlers.depends import has_dependency
 from rq_core.app.hints import change, is_open, is_plain
 from rq_core.errors import ArgumentsInvalid, InvalidTask
-from rq_core.model.lazily import cached_property
+from rq_core.model.lib.cached_property import cached_property
 
 if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter

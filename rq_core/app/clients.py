@@ -10,16 +10,16 @@ import codecs
 import sys
 from typing import TYPE_CHECKING
 
-from rq_core.app.first_use import preparing
-from rq_core.app.placing import PolicyCache
+from rq_core.app.fork_safety import preparing
+from rq_core.app.limits.lane_assignment import PolicyCache
 
 if TYPE_CHECKING:
     import asyncio
 
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
-    from rq_core.connections.waiter import Waiter
-    from rq_core.protocol.plan import Patience
+    from rq_core.connections.wait_thread import Waiter
+    from rq_core.protocol.engine.plan import Patience
 
 
 def in_event_loop() -> bool:
@@ -88,7 +88,7 @@ class Connections:
     def make_waiter(self) -> Waiter:
         """Make what waits for the ends of jobs; nothing is begun yet."""
         from rq_core.connections.client import Client
-        from rq_core.connections.waiter import PATIENCE, Waiter
+        from rq_core.connections.wait_thread import PATIENCE, Waiter
 
         return Waiter(Client(self.url, prefix=self.prefix, patience=PATIENCE))
 

@@ -8,7 +8,7 @@ from itertools import starmap
 from types import NoneType
 from typing import Any
 
-from rq_core.model.text import printable
+from rq_core.model.lib.text import printable
 
 
 def is_open(hint: Any) -> bool:

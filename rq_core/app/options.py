@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpac
 
 from rq_core.app.unknown_options import OF_JOBS, unexpected
 from rq_core.errors import InvalidOption
-from rq_core.model.durations import Duration, instant_ms_of, ms_of
 from rq_core.model.headers import headers_json
 from rq_core.model.job import Profile, profile, ties_of
 from rq_core.model.keys import check_name
-from rq_core.model.machine import (
+from rq_core.model.lib.durations import Duration, instant_ms_of, ms_of
+from rq_core.model.limits.policy import OPTIONS
+from rq_core.model.result_encoding import DIGEST, FULL, AuditResult, check_audit_result
+from rq_core.model.table.machine import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_LOSSES,
     DEFAULT_PRIORITY,
     Priority,
 )
-from rq_core.model.policy import OPTIONS
-from rq_core.model.values import DIGEST, FULL, AuditResult, check_audit_result
 
 if TYPE_CHECKING:
     from rq_core.app.arguments import Arguments
-    from rq_core.app.naming import Named
+    from rq_core.app.unique.naming import Named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -219,7 +219,7 @@ class JobOptions:
         """Take what callers say of the job's id, and return the fields that say it."""
         if not given.keys() & {"id", "idempotency_key", "remember"}:
             return {}
-        from rq_core.model.remembered import WINDOW_MS, check_key
+        from rq_core.model.idempotency import WINDOW_MS, check_key
 
         found: dict[str, Any] = {}
         if "id" in given and "idempotency_key" in given:
@@ -246,13 +246,13 @@ class JobOptions:
         """Return the id that a job of ``task`` gets; None: a new one."""
         if self.idempotency_key is None:
             return self.id
-        from rq_core.model.remembered import id_of_key
+        from rq_core.model.idempotency import id_of_key
 
         return id_of_key(task, self.idempotency_key)
 
     def call_of(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
         """Return what NewJob.call has of a job with these validated arguments. Raises ArgumentsInvalid."""
-        from rq_core.model.remembered import call_digest
+        from rq_core.model.idempotency import call_digest
 
         return f"={call_digest(task, arguments.canonical_json(values))}"
 

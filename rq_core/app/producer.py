@@ -10,21 +10,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from rq_core.app.clients import Connections
-from rq_core.app.declared import Declared
+from rq_core.app.handlers.handler_setup import Surroundings
+from rq_core.app.limits.declarations import Declared
 from rq_core.app.options import JobOptions
-from rq_core.app.surroundings import Surroundings
 from rq_core.errors import InvalidOption, PayloadTooLarge
-from rq_core.model.checks import check_url
-from rq_core.model.durations import seconds_of
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.lib.checks import check_url
+from rq_core.model.lib.durations import seconds_of
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
 from rq_core.model.settings import AUDIT_PAYLOADS
-from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.engine.plan import Patience
 
 if TYPE_CHECKING:
-    from rq_core.app.returned import Returned
+    from rq_core.app.handlers.result_types import Returned
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.arguments import Arguments
-from rq_core.app.caps import Cap, Rate
-from rq_core.app.depends import dependencies_of, steps_of
+from rq_core.app.handlers.depends import dependencies_of, steps_of
+from rq_core.app.handlers.retry import RetryPolicy
+from rq_core.app.limits.caps import Cap, Rate
 from rq_core.app.options import JobOptions
-from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.errors import InvalidOption, InvalidTask
 from rq_core.model.keys import check_name
@@ -136,7 +136,7 @@ def check_unique(
     task: str, unique: object, arguments: Arguments, caps: Sequence[Cap | Rate]
 ) -> None:
     """Raise InvalidTask if the jobs of a task cannot have such names."""
-    from rq_core.app.naming import Named
+    from rq_core.app.unique.naming import Named
 
     if not isinstance(unique, Named):
         may_be = "Unique(…), Throttle(…), Debounce(…) or Latest(…)"

@@ -18,15 +18,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from rq_core.app.arguments import Arguments
-from rq_core.app.handle import JobHandle, handle_of
+from rq_core.app.handlers.result_types import Returned
+from rq_core.app.handlers.retry import RetryPolicy
+from rq_core.app.handles.handle import JobHandle, handle_of
 from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
-from rq_core.app.retry import RetryPolicy
-from rq_core.app.returned import Returned
 from rq_core.errors import InvalidTask
 from rq_core.model.job import NewJob
 
 if TYPE_CHECKING:
-    from rq_core.app.depends import Step
+    from rq_core.app.handlers.depends import Step
     from rq_core.app.producer import Producer
 
 P = ParamSpec("P")

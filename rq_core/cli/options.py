@@ -15,7 +15,7 @@ import click
 from rq_core.cli.text import say
 from rq_core.errors import TargetBroken, UnknownQueue
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
-from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -88,7 +88,7 @@ def wait_option(seconds: float, says: str) -> Callable[[F], F]:
 
 def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
-        from rq_core.protocol import server_check
+        from rq_core.protocol.engine import server_check
 
         server_check.force()
 
@@ -170,7 +170,7 @@ def connect(redis_url: str, prefix: str) -> Client:
     """Return a client that waits as long as a person at a terminal would."""
     from rq_core.connections.client import Client
     from rq_core.model.ids import boot_id
-    from rq_core.protocol.plan import Patience
+    from rq_core.protocol.engine.plan import Patience
 
     return Client(
         redis_url,

@@ -16,7 +16,7 @@ from rq_core.cli.lazy import Commands, LazyGroup
 from rq_core.cli.text import say
 from rq_core.errors import RqCoreError, UsageError
 from rq_core.model import plugins
-from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
+from rq_core.model.lib.url import DEFAULT_URL, REDIS_URL_VARIABLE
 from rq_core.views.text import one_line
 
 COMMANDS: Final[Commands] = {
@@ -161,7 +161,7 @@ def _tell_usage(error: click.ClickException) -> int:
 
 @click.group(
     cls=Root,
-    package="rq_core.cli",
+    package="rq_core.cli.commands",
     commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"Times are in seconds. The server is {DEFAULT_URL} unless --redis or"

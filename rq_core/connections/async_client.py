@@ -7,19 +7,19 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
+from rq_core.connections.connection_options import named
 from rq_core.connections.open import open_async_wire
 from rq_core.connections.shared_enqueues import SharedEnqueues, Through
-from rq_core.connections.source import named
-from rq_core.connections.wire import AsyncWire
+from rq_core.connections.transport import AsyncWire
 from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
-from rq_core.model.url import DEFAULT_URL
-from rq_core.protocol.asking import in_one_step
-from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.enqueue import Accepted
+from rq_core.model.lib.url import DEFAULT_URL
+from rq_core.protocol.calls.enqueue import Accepted
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Call, Patience, Pause, Plan, Send
+from rq_core.protocol.engine.retried_commands import in_one_step
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Call, Patience, Pause, Plan, Send
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ class AsyncClient:
         """Take a wake token: the queue that had one, or None after ``seconds``. With ``one_slot`` it must be one queue.
 
         ``on_token`` is called with the queue a round of the loop before this returns it. Raises Unsent, Lost or
-        ReplyError of rq_core.protocol.plan.
+        ReplyError of rq_core.protocol.engine.plan.
         """
         names = {queue_keys(queue, self.prefix)("wake"): queue for queue in queues}
 

@@ -1,5 +1,5 @@
 """The synchronous client: drives the plans of :mod:`rq_core.protocol.operations` over a
-:class:`rq_core.connections.wire.Wire`.
+:class:`rq_core.connections.transport.Wire`.
 
     client = Client("redis://localhost:6379/0")
     client.run(client.calls.enqueue.many([NewJob(...)]))
@@ -14,18 +14,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, TypeVar
 
-from rq_core.connections.line import Line
+from rq_core.connections.connection import Line
+from rq_core.connections.connection_options import named
 from rq_core.connections.open import open_wire
-from rq_core.connections.source import named
-from rq_core.connections.wire import Wire
+from rq_core.connections.transport import Wire
 from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
-from rq_core.model.url import DEFAULT_URL
-from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.enqueue import ACCEPTED, Accepted
+from rq_core.model.lib.url import DEFAULT_URL
+from rq_core.protocol.calls.enqueue import ACCEPTED, Accepted
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Call, Patience, Plan, Send
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Call, Patience, Plan, Send
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Line)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from rq_core.connections.line import CONNECT_TIMEOUT_S, Line
+from rq_core.connections.connection import CONNECT_TIMEOUT_S, Line
 from rq_core.connections.routing import (
     BRIEF,
     REDIRECTS_MAX,
@@ -26,10 +26,10 @@ from rq_core.connections.routing import (
     Routing,
     Steps,
 )
-from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Hear, Meanwhile, PoolWire
+from rq_core.connections.transport import SOCKET_TIMEOUT_S, AsyncPoolWire, Hear, Meanwhile, PoolWire
 from rq_core.errors import InvalidOption
-from rq_core.model.url import SCHEMES, check_password
-from rq_core.protocol.plan import Lost, Patience, ReplyError, Unsent
+from rq_core.model.lib.url import SCHEMES, check_password
+from rq_core.protocol.engine.plan import Lost, Patience, ReplyError, Unsent
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Line)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from rq_core.connections import sentinel
-from rq_core.connections.line import CONNECT_TIMEOUT_S
-from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, AsyncWire, PoolWire, Wire
-from rq_core.model.url import is_cluster
-from rq_core.protocol.plan import Patience
+from rq_core.connections.connection import CONNECT_TIMEOUT_S
+from rq_core.connections.transport import SOCKET_TIMEOUT_S, AsyncPoolWire, AsyncWire, PoolWire, Wire
+from rq_core.model.lib.url import is_cluster
+from rq_core.protocol.engine.plan import Patience
 
 ELSEWHERE_AFTER_S: Final = 4.0
 """Seconds after which a server without an answer is given up where another may have taken its place. What is sent again

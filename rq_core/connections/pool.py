@@ -2,7 +2,7 @@
 
 redis-py makes the connections, and could keep them, too. But its pools lock, retry, record metrics and dispatch events
 whenever a connection is taken or given back, and every exchange takes one: that was half of what Python does in it.
-What lies here are lines (:mod:`rq_core.connections.line`), which are connected when they are taken.
+What lies here are lines (:mod:`rq_core.connections.connection`), which are connected when they are taken.
 
 Where all connections that the URL allows are in use (redis-py allows 100 if it says nothing), a caller waits
 in line, for as long as the line moves.
@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import redis
 
-from rq_core.connections.async_line import AsyncLine
-from rq_core.connections.line import Line, soonest
+from rq_core.connections.async_connection import AsyncLine
+from rq_core.connections.connection import Line, soonest
 from rq_core.connections.sentinel import Sentinels
-from rq_core.model.text import counted
+from rq_core.model.lib.text import counted
 
 L = TypeVar("L", bound=Line)
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import redis.asyncio
 
-from rq_core.connections.line import explained
-from rq_core.protocol.plan import ReplyError, Unsent
+from rq_core.connections.connection import explained
+from rq_core.protocol.engine.plan import ReplyError, Unsent
 
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS")
 """What a server answers that is the primary no more, or whose replicas follow another one by now: the next call needs

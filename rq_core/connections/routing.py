@@ -6,7 +6,7 @@ generators: each yields commands by node and is sent the replies, so that the lo
 (:mod:`rq_core.connections.cluster`) are a few lines.
 
 What a cluster cannot do for now (a slot on its way, a shard without a primary) stays in the place of the reply, for
-:mod:`rq_core.protocol.delivery` to send again.
+:mod:`rq_core.protocol.engine.delivery` to send again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
-from rq_core.protocol.plan import Lost, Patience, ReplyError, Unsent
+from rq_core.protocol.engine.plan import Lost, Patience, ReplyError, Unsent
 
 # The map of a cluster's slots: which node serves which, and which nodes can be relied on. No I/O.
 #

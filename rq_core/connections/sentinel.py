@@ -28,9 +28,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
-from rq_core.connections import other_protocol
-from rq_core.connections.line import CONNECT_TIMEOUT_S, soonest
-from rq_core.model.url import check_port
+from rq_core.connections import tls_probe
+from rq_core.connections.connection import CONNECT_TIMEOUT_S, soonest
+from rq_core.model.lib.url import check_port
 
 # The sentinels of a service, and what they say of its primary: asked at every connection, and once a second.
 #
@@ -97,8 +97,8 @@ class Sentinels:
         for sentinel, trouble in silent.items():
             if trouble is not None:
                 try:
-                    other_protocol.check(self._made(sentinel), trouble)
-                except other_protocol.OtherProtocol as error:
+                    tls_probe.check(self._made(sentinel), trouble)
+                except tls_probe.OtherProtocol as error:
                     silent[sentinel] = error
         raise redis.ConnectionError(self._none(silent))
 
@@ -113,8 +113,8 @@ class Sentinels:
         for sentinel, trouble in silent.items():
             if trouble is not None:
                 try:
-                    await other_protocol.check_async(self._made(sentinel), trouble)
-                except other_protocol.OtherProtocol as error:
+                    await tls_probe.check_async(self._made(sentinel), trouble)
+                except tls_probe.OtherProtocol as error:
                     silent[sentinel] = error
         raise redis.ConnectionError(self._none(silent))
 

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.protocol.enqueue import ENQUEUE_CHUNK, Accepted, Enqueue
-from rq_core.protocol.plan import Pause, Send, Unsent
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, Accepted, Enqueue
+from rq_core.protocol.engine.plan import Pause, Send, Unsent
 
 if TYPE_CHECKING:
     from rq_core.model.job import NewJob
-    from rq_core.protocol.plan import Call
+    from rq_core.protocol.engine.plan import Call
 
 IN_FLIGHT: Final = 8
 """Enqueue calls of one client under way at once; jobs that come meanwhile join the next call."""

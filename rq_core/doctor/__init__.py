@@ -10,11 +10,12 @@ found, as far as Redis or the outbox has the data, and compares again.
 A difference that running workers make for a moment is no finding: a lease that has expired and is not swept yet, or a
 job that is due and not promoted yet.
 
-- ``view``: a snapshot of a queue, parsed.
+- ``snapshot``: a snapshot of a queue, parsed.
 - ``log``: what the outbox says, and an audit database if there is one.
-- ``image``, ``places``, ``results``, ``line``: what the keys, the positions in lanes, ``results`` and a state line must
-  have.
-- ``comparison``, ``facts``, ``settings``: differences; checks of what cannot be derived; settings, limits and lists.
+- ``image``, ``lane_positions``, ``result_check``, ``line_check``: what the keys, the positions in lanes, ``results``
+  and a state line must have.
+- ``comparison``, ``log_check``, ``settings_check``: differences; checks of what cannot be derived; settings, limits and
+  lists.
 - ``finding``, ``repair``: findings and their edits; examining and repairing.
 """
 

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from rq_core.doctor import results
+from rq_core.doctor import result_check
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.image import LISTS, AtLeast, Image, Kept, Want
-from rq_core.doctor.view import View
+from rq_core.doctor.snapshot import View
 from rq_core.model.keys import KEY_TYPES
-from rq_core.model.names import is_name_field, name_field, read_holder
-from rq_core.model.scopes import is_rate
-from rq_core.model.text import counted
+from rq_core.model.lib.text import counted
+from rq_core.model.limits.scopes import is_rate
+from rq_core.model.unique_names import is_name_field, name_field, read_holder
 
 Owner = tuple[str, str]
 """What a member of an index is there for: a job, a lane, a call slot, a rate, a fact of `meta`…"""
@@ -204,7 +204,7 @@ def _reasons(image: Image, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]
             else "it is spent further ahead than its limit allows: the clock went back"
         )
     if kind == "id":
-        yield from results.reasons(image.view, name, edits)
+        yield from result_check.reasons(image.view, name, edits)
     if kind == "name" and (field := name_field(name)) in image.instants:
         at_ms = image.instants[field]
         yield (

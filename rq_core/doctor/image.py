@@ -8,13 +8,17 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from rq_core.doctor.line import line_by
-from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
-from rq_core.doctor.results import Remembered, remembered
-from rq_core.doctor.view import View
-from rq_core.model import scopes
-from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
-from rq_core.model.names import (
+from rq_core.doctor.lane_positions import Place, fair_key, kept_waiting, opened, places
+from rq_core.doctor.line_check import line_by
+from rq_core.doctor.result_check import Remembered, remembered
+from rq_core.doctor.snapshot import View
+from rq_core.model.idempotency import load_of
+from rq_core.model.lib.text import bytes_of
+from rq_core.model.limits import scopes
+from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
+from rq_core.model.state_line import Job, read_job, with_task, write_line
+from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
+from rq_core.model.unique_names import (
     is_name_field,
     name_field,
     name_in,
@@ -23,10 +27,6 @@ from rq_core.model.names import (
     read_stands,
     until_instants,
 )
-from rq_core.model.remembered import load_of
-from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
-from rq_core.model.state_line import Job, read_job, with_task, write_line
-from rq_core.model.text import bytes_of
 
 LISTS: Final = tuple(f"ready:{rank}" for rank in range(len(PRIORITIES)))
 INDEXES: Final = (

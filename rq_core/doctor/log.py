@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rq_core.model.ends import End, Lives, claim_of
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
-from rq_core.model.machine import Event
-from rq_core.model.remembered import SAME, Result
+from rq_core.model.idempotency import SAME, Result
+from rq_core.model.job_ends import End, Lives, claim_of
+from rq_core.model.lib.text import number_in
 from rq_core.model.settings import FLAGS, SETTINGS
-from rq_core.model.text import number_in
+from rq_core.model.table.machine import Event
 
 
 class Since(NamedTuple):

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from rq_core.connections.client import Client
-from rq_core.doctor import comparison, facts
+from rq_core.doctor import comparison, log_check
 from rq_core.doctor.comparison import is_kept
 from rq_core.doctor.finding import Finding, Kind
 from rq_core.doctor.image import LISTS, Image
 from rq_core.doctor.log import Log, read_log
-from rq_core.doctor.view import UNNAMED, View
+from rq_core.doctor.snapshot import UNNAMED, View
 from rq_core.model.keys import QueueKeys, queue_keys
-from rq_core.protocol.usable import check_layout
+from rq_core.protocol.engine.queue_check import check_layout
 
 CHUNK: Final = 125
 """About how many members one call reads or edits, so that no call holds up the server for 10 ms."""
@@ -51,7 +51,7 @@ def examine(
     moments that are too far ahead are not looked for."""
     image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
     differing = comparison.differences(image)
-    of_facts = list(facts.findings(image, differing))
+    of_facts = list(log_check.findings(image, differing))
     found = [*comparison.findings(image, differing), *of_facts]
     moving = image.view.log.moving
     return (

@@ -11,11 +11,11 @@ from typing import Final, NamedTuple, Self
 
 from rq_core.errors import RqCoreError, ServerUnsuitable
 from rq_core.metrics.alerts import ALERT_BY_NAME
-from rq_core.model.limits import shown
+from rq_core.model.lib.text import counted
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE
+from rq_core.model.limits.limit import shown
 from rq_core.model.plugins import LogOverview
-from rq_core.model.text import counted
-from rq_core.model.url import AUDIT_URL_VARIABLE
-from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad, Unserved
+from rq_core.protocol.reads.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad, Unserved
 
 JUST_NOW_MS = 600_000
 """How long a death is told, in ms: as long as its alert looks back."""

@@ -23,11 +23,11 @@ from rq_core.errors import RqCoreError, ServerUnsuitable
 from rq_core.metrics.shared import Shared, SharedOverview, shared_log, viewer
 from rq_core.metrics.table import BY_NAME, FAMILIES, TASKS_MAX, Family
 from rq_core.model.keys import DEFAULT_PREFIX
+from rq_core.model.lib.text import printable
 from rq_core.model.plugins import LogOverview
-from rq_core.model.text import printable
-from rq_core.process.flow_totals import FlowTotals
-from rq_core.protocol.overview import Overview, QueueOverview
-from rq_core.worker.flow import BOUNDS_S, OTHER, parts_of
+from rq_core.process.claim_totals import FlowTotals
+from rq_core.protocol.reads.overview import Overview, QueueOverview
+from rq_core.worker.claim_counters import BOUNDS_S, OTHER, parts_of
 from rq_core.worker.settlement import NOT_RUN
 
 # What is read of Redis and of the log, as samples of the families of :mod:`rq_core.metrics.table`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rq_core.installing import pip_install
-from rq_core.process.flow_totals import FlowTotals
+from rq_core.process.claim_totals import FlowTotals
 from rq_core.process.health import Answer, Page
 
 MISSING: Final = f"install the extra that shows metrics: {pip_install('metrics')}\n"

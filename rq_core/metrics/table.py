@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import Final, Literal, NamedTuple
 
-from rq_core.model.effects import CLAIM_ENDS
-from rq_core.model.machine import PRIORITIES
-from rq_core.protocol.overview import QUEUES_MAX, SCOPES_MAX
-from rq_core.worker.flow import BOUNDS_S
+from rq_core.model.table.effects import CLAIM_ENDS
+from rq_core.model.table.machine import PRIORITIES
+from rq_core.protocol.reads.overview import QUEUES_MAX, SCOPES_MAX
+from rq_core.worker.claim_counters import BOUNDS_S
 
 LABELS: Final = frozenset({"queue", "state", "priority", "scope", "task", "outcome", "why"})
 """The labels that there are. A scope is one without a key: ``queue``, ``task=send``, a family of keys."""

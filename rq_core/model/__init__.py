@@ -2,18 +2,16 @@
 
 It does no I/O and imports only :mod:`rq_core.errors`. It does not know how anything reaches Redis.
 
-Read ``machine`` first, then ``keys``, ``job``, ``scopes`` and ``events``.
+Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``events``.
 
-- ``machine``, ``event_fields``, ``fields``, ``effects``, ``reasons``: the table: states, events and transitions; fields
-  of events; fields of jobs; what each event does to a job; reasons of events.
-- ``settings``, ``keys``, ``ids``: a queue's numbers; its keys; ids of jobs.
-- ``names``, ``remembered``: names of unique jobs; ids that outlive their jobs.
-- ``job``, ``headers``, ``values``, ``outcome``, ``ends``: a job on its way; its headers; results of handlers as they
-  travel; how a job ended; the same, by its events.
-- ``scopes``, ``limits``, ``policy``: what counts jobs; how many it takes; caps of a task as text.
-- ``state_line``, ``events``: reading and writing a state line; the one reader of events.
+- ``table/``: states, events, transitions, and the fields of each.
+- ``limits/``: scopes, how much each takes, and the caps of a task as text.
+- ``lib/``: texts, durations, log lines and checks that know nothing of jobs.
+
+- ``settings``, ``keys``, ``ids``: a queue's settings; its keys; ids of jobs, clients and workers.
+- ``unique_names``, ``idempotency``: names of unique jobs; ids that outlive their jobs.
+- ``job``, ``headers``, ``result_encoding``: a job on its way; its headers; results of handlers as JSON behind a digest.
+- ``outcome``, ``job_ends``: how a job ended, for its producer; the same, from its events.
+- ``state_line``, ``events``: reading and writing a state line; decoding and folding events.
 - ``plugins``: what other packages add by entry points, and what an audit log answers.
-- ``checks``, ``durations``, ``lazily``, ``logs``, ``url``: checks of what users give; seconds in Python, ms in Redis
-  and SQL; cached properties; log lines; URLs of Redis.
-- ``text``: text from elsewhere, made fit to show, and a number with its noun.
 """

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.model.effects import BEGINNINGS, CLEARS, EFFECTS, Effect, target
-from rq_core.model.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
-from rq_core.model.fields import BY_LINE, COUNTERS
-from rq_core.model.machine import CLAIMED_STATES, Event, State, legal
+from rq_core.model.table.effects import BEGINNINGS, CLEARS, EFFECTS, Effect, target
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
+from rq_core.model.table.fields import BY_LINE, COUNTERS
+from rq_core.model.table.machine import CLAIMED_STATES, Event, State, legal
 
 NUMBER_MAX: Final = 2**53
 """Up to where Lua counts exactly. Redis takes numbers of entries up to 2^64, SQL up to 2^63."""

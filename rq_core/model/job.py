@@ -10,8 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.keys import check_name
-from rq_core.model.lazily import cached_property
-from rq_core.model.machine import (
+from rq_core.model.lib.cached_property import cached_property
+from rq_core.model.lib.text import shorten
+from rq_core.model.result_encoding import DIGEST, FULL
+from rq_core.model.table.machine import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_LOSSES,
     DEFAULT_PRIORITY,
@@ -20,9 +22,7 @@ from rq_core.model.machine import (
     PRIORITIES,
     Priority,
 )
-from rq_core.model.names import digest_of
-from rq_core.model.text import shorten
-from rq_core.model.values import DIGEST, FULL
+from rq_core.model.unique_names import digest_of
 
 
 @dataclass(frozen=True)

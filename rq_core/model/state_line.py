@@ -24,18 +24,18 @@ from typing import Any, Final, NamedTuple
 
 from rq_core import errors
 from rq_core.errors import QueueDamaged
-from rq_core.model import scopes
 from rq_core.model.events import JobRecord
-from rq_core.model.fields import BY_LINE, STATE_FIELDS, Kind
 from rq_core.model.job import JobError
-from rq_core.model.machine import (
+from rq_core.model.lib.text import number_in, shorten
+from rq_core.model.limits import scopes
+from rq_core.model.table.fields import BY_LINE, STATE_FIELDS, Kind
+from rq_core.model.table.machine import (
     CLAIMED_STATES,
     DEFAULT_PRIORITY,
     PRIORITIES,
     Priority,
     State,
 )
-from rq_core.model.text import number_in, shorten
 
 SHOWN_MAX: Final = 100
 """Characters that are shown of a line that cannot be read."""

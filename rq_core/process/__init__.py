@@ -5,10 +5,10 @@ It owns starting, signalling, replacing and ending processes. What a worker does
 
 Read ``supervisor`` first.
 
-- ``serve``, ``working``, ``supervisor``: the entry; one worker process; keeping several running, and
+- ``serve``, ``worker_process``, ``supervisor``: the entry; one worker process; keeping several running, and
   noticing changed code.
 - ``mirror``: the mirror beside the workers.
-- ``flow_totals``, ``lease_guard``: the counts of all processes; extending leases for a worker that cannot.
+- ``claim_totals``, ``lease_guard``: the counts of all processes; extending leases for a worker that cannot.
 - ``health``, ``http_port``: answering health checks; a port with bounds.
-- ``ending``: ending a process, and whether one runs.
+- ``process_exit``: ending a process, and whether one runs.
 """

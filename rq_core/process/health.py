@@ -20,9 +20,9 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.text import printable, shorten
-from rq_core.process.ending import exists, is_stopped
+from rq_core.model.lib.text import printable, shorten
 from rq_core.process.http_port import HttpPort
+from rq_core.process.process_exit import exists, is_stopped
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from typing import Final
 
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
-from rq_core.process.ending import has_ended, is_stopped
-from rq_core.protocol import claims
-from rq_core.worker.heartbeat import BEATS_IN_LEASE
-from rq_core.worker.lease_table import LeaseTable
+from rq_core.process.process_exit import has_ended, is_stopped
+from rq_core.protocol.calls import claims
+from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE
+from rq_core.worker.liveness.lease_table import LeaseTable
 
 log = logging.getLogger(__name__)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rq_core.app.log_context import JobLogFilter
+from rq_core.app.handlers.log_context import JobLogFilter
 from rq_core.errors import InvalidOption
-from rq_core.model import logs
-from rq_core.process import ending
-from rq_core.process.flow_totals import FlowTotals
+from rq_core.model.lib import logs
+from rq_core.process import process_exit
+from rq_core.process.claim_totals import FlowTotals
 from rq_core.process.health import Page, probing
 from rq_core.process.supervisor import Supervisor
-from rq_core.process.working import ServeOptions, load, work
-from rq_core.protocol import server_check
-from rq_core.worker.flow import FlowTable
+from rq_core.process.worker_process import ServeOptions, load, work
+from rq_core.protocol.engine import server_check
+from rq_core.worker.claim_counters import FlowTable
 
 
 def serve(
@@ -43,7 +43,7 @@ def serve(
         status = Supervisor(options, app, totals).run()
         if ends:
             # The app's modules are imported here, too, and may have started threads.
-            ending.begin(status)
+            process_exit.begin(status)
         return status
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_wire
-from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
+from rq_core.connections.transport import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import (
     LayoutMismatch,
     OutcomeUnknown,
@@ -29,17 +29,24 @@ from rq_core.errors import (
     RqCoreError,
     ServerUnavailable,
 )
-from rq_core.model.url import is_cluster
-from rq_core.process import ending
-from rq_core.process.flow_totals import FlowTotals
+from rq_core.model.lib.url import is_cluster
+from rq_core.process import process_exit
+from rq_core.process.claim_totals import FlowTotals
 from rq_core.process.lease_guard import LeaseGuard
 from rq_core.process.mirror import MirrorProcess
-from rq_core.process.working import BROKEN, CANNOT_RUN, HURRY, RETIRED, ServeOptions, run_child
-from rq_core.protocol import server_check
-from rq_core.protocol.plan import Patience
+from rq_core.process.worker_process import (
+    BROKEN,
+    CANNOT_RUN,
+    HURRY,
+    RETIRED,
+    ServeOptions,
+    run_child,
+)
+from rq_core.protocol.engine import server_check
+from rq_core.protocol.engine.plan import Patience
 from rq_core.worker import CLAIM_MAX
-from rq_core.worker.flow import FlowTable
-from rq_core.worker.lease_table import LeaseTable
+from rq_core.worker.claim_counters import FlowTable
+from rq_core.worker.liveness.lease_table import LeaseTable
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -111,7 +118,7 @@ HEALTHY_LIFE_S: Final = 60.0
 END_WAIT_S: Final = 15.0
 """Seconds beyond the grace for a worker to give back the rest, report, and end; then it is killed. One whose handler
 holds the GIL, or the event loop, hears no signal."""
-FORCE_WAIT_S: Final = ending.FORCE_AFTER_S + ending.EXIT_FUNCTIONS_S + 1.0
+FORCE_WAIT_S: Final = process_exit.FORCE_AFTER_S + process_exit.EXIT_FUNCTIONS_S + 1.0
 """Seconds that a worker process gets to end when its work is over. It ends itself by force before that; one that cannot
 (a handler left a thread that holds the GIL) is killed."""
 

@@ -1,26 +1,27 @@
 """Every call to a queue, as a plan without I/O, joined from the modules of this room.
 
-A plan is a generator: it yields :class:`~rq_core.protocol.plan.Send` (commands for one round trip; it is sent their
-replies, an exception in the place of one that failed) or :class:`~rq_core.protocol.plan.Pause`, and returns a typed
-value. A client drives it:
+A plan is a generator: it yields :class:`~rq_core.protocol.engine.plan.Send` (commands for one round trip; it is sent
+their replies, an exception in the place of one that failed) or :class:`~rq_core.protocol.engine.plan.Pause`, and
+returns a typed value. A client drives it:
 
     client.run(client.calls.admin.cancel("mail", ["job-1"]))
     await async_client.run(async_client.calls.reads.counts("mail"))
 
 Each attribute of :class:`Operations` is the family that stands in the module of that name. The calls of
-:mod:`rq_core.protocol.claims` need no client, so they are functions: ``client.run(claims.claim("mail", "w-1", 10))``.
+:mod:`rq_core.protocol.calls.claims` need no client, so they are functions: ``client.run(claims.claim("mail", "w-1",
+10))``.
 """
 
 from __future__ import annotations
 
-from rq_core.protocol.admin import Admin, Deletion
-from rq_core.protocol.audit import Audit
-from rq_core.protocol.caps import Caps
-from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.endings import Endings
-from rq_core.protocol.enqueue import Enqueue, Single
-from rq_core.protocol.reads import Reads
-from rq_core.protocol.unique import Names
+from rq_core.protocol.calls.admin import Admin, Deletion
+from rq_core.protocol.calls.audit import Audit
+from rq_core.protocol.calls.caps import Caps
+from rq_core.protocol.calls.enqueue import Enqueue, Single
+from rq_core.protocol.calls.unique import Names
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.reads.reads import Reads
+from rq_core.protocol.reads.result_reads import Endings
 
 
 class Operations:

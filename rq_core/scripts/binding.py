@@ -9,8 +9,9 @@ from collections.abc import Container, Iterable, Mapping
 from itertools import groupby
 from typing import Final
 
-from rq_core.model import machine, settings
+from rq_core.model import settings
 from rq_core.model.keys import KEY_TYPES
+from rq_core.model.table import machine
 from rq_core.scripts.header import Header, HeaderError
 
 EVERY: Final = "every"

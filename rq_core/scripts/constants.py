@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from rq_core.model import fields, keys, machine, scopes, settings, state_line
+from rq_core.model import keys, settings, state_line
+from rq_core.model.limits import scopes
+from rq_core.model.table import fields, machine
 
 
 def table(values: Iterable[Any]) -> str:

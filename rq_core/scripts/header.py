@@ -25,7 +25,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rq_core.model.lazily import cached_property
+from rq_core.model.lib.cached_property import cached_property
 
 _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTALL)
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rq_core.model.lazily import cached_property
+from rq_core.model.lib.cached_property import cached_property
 from rq_core.scripts.binding import key_check
 from rq_core.scripts.header import Header, HeaderError, Variant
 from rq_core.scripts.source import Part, Source, include_paths, read, source

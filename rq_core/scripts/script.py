@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rq_core.model.keys import QueueKeys
-from rq_core.model.lazily import cached_property
+from rq_core.model.lib.cached_property import cached_property
 from rq_core.scripts.assemble import Assembled, assemble
 from rq_core.scripts.header import Header, Variant
 from rq_core.scripts.source import include_paths

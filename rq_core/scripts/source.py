@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from rq_core.model.lazily import cached_property
+from rq_core.model.lib.cached_property import cached_property
 from rq_core.scripts.header import Header, HeaderError, parse_header, without_header
 
 _UNREAD: Final = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)

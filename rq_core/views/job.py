@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core.model.machine import DEFAULT_PRIORITY, State
+from rq_core.model.lib.text import counted
 from rq_core.model.outcome import reason_of
-from rq_core.model.reasons import Reason
-from rq_core.model.text import counted
+from rq_core.model.table.machine import DEFAULT_PRIORITY, State
+from rq_core.model.table.reasons import Reason
 from rq_core.views.jobs import ListedJob, blind_returns, job_document, number, unknown_task
 from rq_core.views.scopes import standing_rows
 from rq_core.views.text import ago, one_line
 
 if TYPE_CHECKING:
-    from rq_core.model.remembered import Result
-    from rq_core.protocol.scope_reads import Standing
+    from rq_core.model.idempotency import Result
+    from rq_core.protocol.reads.scope_reads import Standing
 
 Rows = list[tuple[str, str]]
 """What there is to say, by name, in order."""

@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.model.job import place_in
-from rq_core.model.machine import (
+from rq_core.model.lib.text import counted, number_in, printable
+from rq_core.model.state_line import JobState, write_line
+from rq_core.model.table.machine import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_LOSSES,
     DEFAULT_PRIORITY,
     LEFT_OPEN,
     State,
 )
-from rq_core.model.state_line import JobState, write_line
-from rq_core.model.text import counted, number_in, printable
-from rq_core.protocol.job_reads import MEMBERS_MAX
+from rq_core.protocol.reads.job_reads import MEMBERS_MAX
 from rq_core.views.table import Found
 from rq_core.views.text import shortened, span
 
 if TYPE_CHECKING:
-    from rq_core.protocol.job_reads import GivenBack
+    from rq_core.protocol.calls.unique import Held
+    from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
-    from rq_core.protocol.plan import Plan
-    from rq_core.protocol.presence import KnownTasks
-    from rq_core.protocol.unique import Held
+    from rq_core.protocol.reads.job_reads import GivenBack
+    from rq_core.protocol.reads.worker_registry import KnownTasks
 
 ALIVE: Final = tuple(state for state in State if state is not State.DEAD)
 

@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rq_core.model.machine import DEFAULT_PRIORITY
-from rq_core.model.text import counted
+from rq_core.model.lib.text import counted
+from rq_core.model.table.machine import DEFAULT_PRIORITY
 from rq_core.views.table import Found
 from rq_core.views.text import one_line
 
 if TYPE_CHECKING:
+    from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
-    from rq_core.protocol.overview import QueueOverview
-    from rq_core.protocol.plan import Plan
-    from rq_core.protocol.presence import PresentWorker
+    from rq_core.protocol.reads.overview import QueueOverview
+    from rq_core.protocol.reads.worker_registry import PresentWorker
 
 
 def queues(calls: Operations) -> Plan[Found[QueueOverview]]:

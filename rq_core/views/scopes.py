@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rq_core.model.limits import shown
-from rq_core.model.scopes import QUEUE, WEIGHT, family_of, is_rate
+from rq_core.model.limits.limit import shown
+from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate
 from rq_core.views.table import Found
 from rq_core.views.text import ago
 
 if TYPE_CHECKING:
+    from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
-    from rq_core.protocol.plan import Plan
-    from rq_core.protocol.scope_reads import ScopeStatus, Standing
+    from rq_core.protocol.reads.scope_reads import ScopeStatus, Standing
 
 
 def scopes(calls: Operations, queue: str, limit: int) -> Plan[Found[ScopeStatus]]:

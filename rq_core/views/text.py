@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rq_core.masking import masked
-from rq_core.model.text import printable
+from rq_core.model.lib.text import printable
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 LINE_MAX: Final = 4_000

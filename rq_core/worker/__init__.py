@@ -15,18 +15,16 @@ A job's way through a worker:
   to claim.
 - ``capacity``: how many jobs to claim from which queues; free places are divided by weight.
 - ``turns``, ``settlement``: the round trip that claims and reports; how a job ended here.
-- ``handlers``, ``heartbeat``, ``lease_table``: handlers begin and end; a job that has lost a worker runs alone;
-  leases are kept, and are in memory that the supervisor can read.
-- ``executor``, ``running``: runs each job on the loop, in ``threads`` or in a process, within its ``time_limits``.
-- ``threads``, ``isolation``, ``isolated``: threads; the pool of processes; such a process, with its loop.
-- ``time_limits``, ``dead_hooks``: timeouts; hooks for jobs that died.
+- ``held_jobs``: handlers begin and end; a job that has lost a worker runs alone.
+- ``execution/``: runs each job on the loop, in threads or in a process, within its timeout.
+- ``liveness/``: extends leases, and says that the worker is alive.
+- ``dead_hooks``: calls the hooks of jobs that died.
 
 The worker itself:
 
 - ``worker``, ``options``: puts these together and runs them.
 - ``lifetime``, ``shutdown``: how long it claims, and its grace; giving back and reporting the rest.
-- ``presence``, ``flow``, ``loop_watch``: the worker's row in the list of workers; counts of what ended; how late the
-  event loop is.
+- ``claim_counters``: counts of claims that ended.
 """
 
 from rq_core.worker.capacity import CLAIM_MAX

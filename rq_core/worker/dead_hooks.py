@@ -18,15 +18,15 @@ from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from rq_core.app.dead_hooks import DeadJob, arguments_of, hook_name
+from rq_core.app.handlers.dead_hooks import DeadJob, arguments_of, hook_name
 from rq_core.model.job import NewJob, profile, spec_of, ties_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.settings import BATCH_MAX
-from rq_core.protocol.asking import in_one_step
+from rq_core.protocol.engine.retried_commands import in_one_step
 
 if TYPE_CHECKING:
+    from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
-    from rq_core.protocol.plan import Plan
 
 import asyncio
 import contextlib

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
-from rq_core.model.text import counted
+from rq_core.model.lib.text import counted
 from rq_core.worker.options import WorkerOptions
 
 log = logging.getLogger(__package__)

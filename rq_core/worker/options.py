@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rq_core.errors import InvalidOption
-from rq_core.model.checks import check_whole
-from rq_core.model.durations import seconds_of
 from rq_core.model.keys import check_name
+from rq_core.model.lib.checks import check_whole
+from rq_core.model.lib.durations import seconds_of
 
 WEIGHT_MAX: Final = 1_000
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rq_core.connections.async_client import AsyncClient
-from rq_core.protocol.claims import Claimed
-from rq_core.protocol.plan import Call
+from rq_core.protocol.calls.claims import Claimed
+from rq_core.protocol.engine.plan import Call
 from rq_core.worker.options import WorkerOptions
 from rq_core.worker.settlement import Settlement
 from rq_core.worker.wakeups import WatchedQueue, Watcher

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rq_core.model.job import Claim
-from rq_core.model.values import is_logged
-from rq_core.protocol import claims
-from rq_core.protocol.claims import Claimed
-from rq_core.protocol.plan import Call
+from rq_core.model.result_encoding import is_logged
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.claims import Claimed
+from rq_core.protocol.engine.plan import Call
 
 VALUES_MAX: Final = 1024 * 1024
 """Characters of values that one call takes: Redis copies them, and other clients wait meanwhile. One that goes into the

@@ -9,9 +9,9 @@ from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError, WorkerStopping
-from rq_core.model.reasons import Reason
-from rq_core.model.text import counted
-from rq_core.worker.handlers import Handlers
+from rq_core.model.lib.text import counted
+from rq_core.model.table.reasons import Reason
+from rq_core.worker.held_jobs import Handlers
 from rq_core.worker.lifetime import Lifetime, end_tasks
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.settlement import Settlement

@@ -19,9 +19,9 @@ from rq_core.errors import (
     ServerUnavailable,
 )
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import server_check
-from rq_core.protocol.claims import Claimed
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.calls.claims import Claimed
+from rq_core.protocol.engine import server_check
+from rq_core.protocol.engine.plan import Patience
 from rq_core.worker.dead_hooks import death_watches
 from rq_core.worker.queue_group import QueueGroups
 from rq_core.worker.wakeups import FOREVER, LOOK_S_MAX, TROUBLE_PAUSE_S, WatchedQueue

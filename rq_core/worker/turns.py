@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
-from rq_core.model.reasons import Reason
-from rq_core.model.text import counted
-from rq_core.protocol.claims import Claimed, extend
-from rq_core.protocol.plan import Call
+from rq_core.model.lib.text import counted
+from rq_core.model.table.reasons import Reason
+from rq_core.protocol.calls.claims import Claimed, extend
+from rq_core.protocol.engine.plan import Call
 from rq_core.worker.capacity import Capacity
-from rq_core.worker.flow import FlowTable
-from rq_core.worker.handlers import FRESH_INTERVALS, OVERLAP_S_MAX, Handlers
+from rq_core.worker.claim_counters import FlowTable
+from rq_core.worker.held_jobs import FRESH_INTERVALS, OVERLAP_S_MAX, Handlers
 from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in

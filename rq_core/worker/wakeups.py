@@ -15,8 +15,8 @@ from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
-from rq_core.protocol.claims import Claimed
-from rq_core.protocol.plan import Lost, ReplyError, Unsent
+from rq_core.protocol.calls.claims import Claimed
+from rq_core.protocol.engine.plan import Lost, ReplyError, Unsent
 
 log = logging.getLogger(__name__)
 

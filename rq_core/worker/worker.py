@@ -12,19 +12,19 @@ from rq_core.app.task import Task
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_async_wire, open_wire
-from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S, AsyncWire
+from rq_core.connections.transport import WORKER_SOCKET_TIMEOUT_S, AsyncWire
 from rq_core.errors import RqCoreError
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import check_name
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.engine.plan import Patience
 from rq_core.worker.capacity import Capacity
+from rq_core.worker.claim_counters import FlowTable
 from rq_core.worker.dead_hooks import NEXT_MS_S, DeathWatch, death_watches, tell_of_deaths
-from rq_core.worker.flow import FlowTable
-from rq_core.worker.handlers import Handlers
-from rq_core.worker.heartbeat import BEATS_IN_LEASE
-from rq_core.worker.lease_table import LeaseTable
+from rq_core.worker.held_jobs import Handlers
 from rq_core.worker.lifetime import Lifetime, end_tasks
-from rq_core.worker.loop_watch import LoopWatch
+from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE
+from rq_core.worker.liveness.lease_table import LeaseTable
+from rq_core.worker.liveness.loop_lag import LoopWatch
 from rq_core.worker.options import WorkerOptions
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.shutdown import Shutdown

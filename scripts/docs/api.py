@@ -14,10 +14,10 @@ import rq_core
 from rq_core.cli.root import root
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import KEYS
-from rq_core.model.machine import Priority
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
 from rq_core.model.settings import SETTINGS
-from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
-from rq_core.protocol.server_check import FORCE_VARIABLE
+from rq_core.model.table.machine import Priority
+from rq_core.protocol.engine.server_check import FORCE_VARIABLE
 from scripts.docs.pages import code, page, prose, table
 
 _ADDRESS: Final = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")

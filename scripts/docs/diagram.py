@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final, NamedTuple
 
-from rq_core.model.machine import TRANSITIONS, State
+from rq_core.model.table.machine import TRANSITIONS, State
 from scripts.docs.pages import NOTICE
 
 WIDTH: Final = 920

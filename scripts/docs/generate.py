@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rq_core.model import event_fields, fields, machine
-from rq_core.model.event_fields import EventField
 from rq_core.model.keys import CHANNEL, KEYS
-from rq_core.model.machine import Event, State, Transition
-from rq_core.protocol import access
+from rq_core.model.table import event_fields, fields, machine
+from rq_core.model.table.event_fields import EventField
+from rq_core.model.table.machine import Event, State, Transition
+from rq_core.protocol.engine import acl_roles
 from rq_core.scripts import script
 from rq_core.scripts.binding import READY
 from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
@@ -83,7 +83,7 @@ def states_md() -> str:
 
     return page(
         "# States and events",
-        "The one table is `rq_core/model/machine.py`; this page is what it says. A job in none of these\n"
+        "The one table is `rq_core/model/table/machine.py`; this page is what it says. A job in none of these\n"
         "states has left Redis, and SQL remembers it.",
         table(("state", "meaning"), ((f"`{s}`", docs.get(s.name, "")) for s in State)),
         "## Diagram",
@@ -346,20 +346,20 @@ def rights_md() -> str:
         (
             f"`{name}`: {role.does}",
             code(sorted(role.scripts)),
-            code(access.beyond(name)),
+            code(acl_roles.beyond(name)),
         )
-        for name, role in access.ROLES.items()
+        for name, role in acl_roles.ROLES.items()
     ]
     of_keys, of_commands = [], []
-    for name in access.ROLES:
-        writes, reads = access.keys(name)
+    for name in acl_roles.ROLES:
+        writes, reads = acl_roles.keys(name)
         every = len(writes) == len(KEYS)
-        listed = code(f"+{word}" for word in access.ROLES[name].lists)
-        channel = f"`{CHANNEL}`" if access.uses_channel(name) else ""
+        listed = code(f"+{word}" for word in acl_roles.ROLES[name].lists)
+        channel = f"`{CHANNEL}`" if acl_roles.uses_channel(name) else ""
         of_keys.append(
             (f"`{name}`", "all" if every else code(writes), code(reads), channel, listed)
         )
-        of_commands.append((f"`{name}`", code(f"+{word}" for word in access.commands(name))))
+        of_commands.append((f"`{name}`", code(f"+{word}" for word in acl_roles.commands(name))))
     return "\n".join(
         [
             RIGHTS,

@@ -28,10 +28,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
-from rq_core.model import event_fields, machine
-from rq_core.model.effects import CLEARS
-from rq_core.model.machine import Event
 from rq_core.model.settings import SETTINGS
+from rq_core.model.table import event_fields, machine
+from rq_core.model.table.effects import CLEARS
+from rq_core.model.table.machine import Event
 from rq_core.scripts import rooms, script
 from rq_core.scripts import source as lua_files
 from rq_core.scripts.binding import EVERY, in_order

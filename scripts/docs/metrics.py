@@ -8,7 +8,7 @@ from typing import Final
 
 from rq_core.metrics.alerts import ALERTS, Alert
 from rq_core.metrics.table import BY_NAME, FAMILIES, LABELS, TASKS_MAX, Family
-from rq_core.worker.flow import BOUNDS_S
+from rq_core.worker.claim_counters import BOUNDS_S
 from scripts.docs.pages import NOTICE, code, page, table
 
 RUNBOOK: Final = "how-to/alerts.md"

@@ -24,8 +24,8 @@ from typing import Any, Final
 import redis
 
 from rq_core.model.keys import queue_keys
-from rq_core.model.scopes import lane_name
-from rq_core.model.values import pack, unpack
+from rq_core.model.limits.scopes import lane_name
+from rq_core.model.result_encoding import pack, unpack
 from rq_core.scripts.script import function
 
 TABLE: Final = Path(__file__).with_suffix(".toml")

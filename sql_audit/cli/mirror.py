@@ -23,8 +23,8 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
-from rq_core.model.text import counted
-from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
+from rq_core.model.lib.text import counted
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.options import audit_option, required
 
 
@@ -59,11 +59,11 @@ def run(
 ) -> None:
     """Mirror the queues' events into SQL until stopped. Creates the tables in a new database."""
     address = required(url)
-    from rq_core.model import logs
     from rq_core.model.keys import check_name
+    from rq_core.model.lib import logs
+    from sql_audit.mirror.redis_access import open_source
     from sql_audit.mirror.service import rare_collections
     from sql_audit.mirror.service import run as mirror
-    from sql_audit.mirror.source import open_source
 
     for queue in queues:
         check_name("queue", queue)
@@ -128,8 +128,8 @@ def _check_server(redis_url: str, prefix: str) -> None:
     """Say what is to be said of a server that is there; one that is away is waited for."""
     from rq_core.connections.client import Client
     from rq_core.errors import ServerUnavailable
-    from rq_core.protocol import server_check
-    from rq_core.protocol.plan import Patience
+    from rq_core.protocol.engine import server_check
+    from rq_core.protocol.engine.plan import Patience
 
     with (
         Client(redis_url, prefix=prefix, name="audit", patience=Patience(unsent=0)) as client,
@@ -160,15 +160,15 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
             holder = client.run(client.calls.delivery.handshake(queue)).audit_id or "none"
             client.run(client.calls.audit.detach(queue, holder))
         else:
-            from sql_audit.mirror import sources
-            from sql_audit.mirror.source import Outbox
-            from sql_audit.store import place
-            from sql_audit.store.database import Database
-            from sql_audit.upkeep.off import switch_off
+            from sql_audit.mirror import source_registry
+            from sql_audit.mirror.redis_access import Outbox
+            from sql_audit.store.connection import database_identity
+            from sql_audit.store.connection.database import Database
+            from sql_audit.upkeep.switch_off import switch_off
 
             with contextlib.closing(Database(address)) as database:
-                place.check(database)
-                sources.check(Outbox(client), database, only=[queue])
+                database_identity.check(database)
+                source_registry.check(Outbox(client), database, only=[queue])
                 switch_off(client, database, queue)
     say(f"queue {queue}: audit off")
 
@@ -185,18 +185,18 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
     address = required(url)
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
-        from sql_audit.mirror import sources
-        from sql_audit.mirror.source import Outbox
+        from sql_audit.mirror import source_registry
+        from sql_audit.mirror.redis_access import Outbox
         from sql_audit.mirror.turn import Mirror
         from sql_audit.store import migrate as schema
-        from sql_audit.store import place
-        from sql_audit.store.database import Database
-        from sql_audit.upkeep.off import rehearse
+        from sql_audit.store.connection import database_identity
+        from sql_audit.store.connection.database import Database
+        from sql_audit.upkeep.switch_off import rehearse
 
         with contextlib.closing(Database(address)) as database:
             schema.ensure(database)
-            place.check(database)
-            sources.check(Outbox(client), database, only=[queue], takes=True)
+            database_identity.check(database)
+            source_registry.check(Outbox(client), database, only=[queue], takes=True)
             mirror = Mirror(Outbox(client), database, queue)
             rehearse(mirror)
             mirror.attach(wait=True)
@@ -213,7 +213,7 @@ def migrate(url: str | None, as_json: bool) -> None:
     tables. Events that stand in the default partition are moved; the log cannot be read meanwhile.
     """
     address = required(url)
-    from sql_audit.store.database import Database
+    from sql_audit.store.connection.database import Database
     from sql_audit.store.migrate import upgrade
     from sql_audit.store.partitions import create_ahead
 

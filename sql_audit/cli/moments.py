@@ -9,7 +9,7 @@ import click
 
 from rq_core.cli.options import json_option, queue_option
 from rq_core.cli.text import say, terminal
-from rq_core.model.text import counted
+from rq_core.model.lib.text import counted
 from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable

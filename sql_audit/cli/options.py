@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rq_core.errors import AuditNotConfigured
-from rq_core.model.url import AUDIT_URL_VARIABLE
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from sql_audit.errors import NothingMirrored, QueueNotMirrored
 from sql_audit.times import moment_of, span_ms_of
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from sql_audit.queries.history import Watermark
-    from sql_audit.store.database import Database
+    from sql_audit.store.connection.database import Database
 
 audit_option = click.option(
     "--audit",
@@ -64,7 +64,7 @@ def required(url: str | None) -> str:
 def current(url: str | None) -> Iterator[Database]:
     """A database whose schema is current. Raises AuditNotConfigured or AuditError."""
     from sql_audit.store import migrate
-    from sql_audit.store.database import Database
+    from sql_audit.store.connection.database import Database
 
     with contextlib.closing(Database(required(url))) as database:
         migrate.check_current(database)

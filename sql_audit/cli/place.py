@@ -20,9 +20,9 @@ def fork(url: str | None) -> None:
     original's, so mirror another server into the copy.
     """
     with current(url) as database:
-        from sql_audit.store import place
+        from sql_audit.store.connection import database_identity
 
-        name = place.fork(database)
+        name = database_identity.fork(database)
         say(f"{database.url}: a log of its own, {name}")
 
 
@@ -34,9 +34,9 @@ def rebind(url: str | None) -> None:
     No mirror may still write to the old database: each of the two would lack events that the other has.
     """
     with current(url) as database:
-        from sql_audit.store import place
+        from sql_audit.store.connection import database_identity
 
-        here = place.rebind(database)
+        here = database_identity.rebind(database)
         say(f"{database.url}: bound to {here}")
 
 
@@ -53,12 +53,12 @@ def adopt(url: str | None, redis_url: str, prefix: str, queues: Sequence[str]) -
     refused, and nothing is changed; --queue adopts only the queues that it names.
     """
     with current(url) as database, connect(redis_url, prefix) as client:
-        from sql_audit.mirror import sources
-        from sql_audit.mirror.source import Outbox
-        from sql_audit.store import place
+        from sql_audit.mirror import source_registry
+        from sql_audit.mirror.redis_access import Outbox
+        from sql_audit.store.connection import database_identity
 
-        place.check(database)
-        taken = sources.adopt(Outbox(client), database, queues or None)
+        database_identity.check(database)
+        taken = source_registry.adopt(Outbox(client), database, queues or None)
         say(
             f"{database.url}: the source of {', '.join(taken) or 'no queue'} is prefix {prefix} of this Redis"
         )

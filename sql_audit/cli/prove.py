@@ -11,15 +11,15 @@ import click
 from rq_core.cli.options import json_option, prefix_option, print_json, queue_option, queues_option
 from rq_core.cli.text import say
 from rq_core.errors import RqCoreError
-from rq_core.model.text import counted
-from rq_core.model.url import REDIS_URL_VARIABLE
+from rq_core.model.lib.text import counted
+from rq_core.model.lib.url import REDIS_URL_VARIABLE
 from sql_audit.cli.options import Moment, audit_option, current, not_mirrored
 from sql_audit.cli.text import progress
 from sql_audit.times import readable
 
 if TYPE_CHECKING:
     from sql_audit.proof.result import Result, Verdict
-    from sql_audit.store.database import Database
+    from sql_audit.store.connection.database import Database
 
 
 class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -127,7 +127,7 @@ def _cannot_tell_on_error() -> Iterator[None]:
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.errors import AuditRefused
-    from sql_audit.store.driver_errors import describe
+    from sql_audit.store.connection.driver_errors import describe
 
     try:
         yield
@@ -141,7 +141,7 @@ def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) ->
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.proof.record import record_proofs
-    from sql_audit.store.driver_errors import describe
+    from sql_audit.store.connection.driver_errors import describe
 
     try:
         record_proofs(database, result, verdicts)
@@ -157,9 +157,9 @@ def _compare(
 
     from rq_core.connections.client import Client
     from rq_core.model.events import OutboxId
-    from sql_audit.mirror.source import Outbox
-    from sql_audit.mirror.sources import check, elsewhere
-    from sql_audit.proof.drift import compare, unmirrored
+    from sql_audit.mirror.redis_access import Outbox
+    from sql_audit.mirror.source_registry import check, elsewhere
+    from sql_audit.proof.compare.drift import compare, unmirrored
     from sql_audit.proof.findings import Note
 
     def cannot(name: str, says: str) -> None:

@@ -11,7 +11,7 @@ import click
 
 from rq_core.cli.options import actor, by_option, json_option, print_json, queue_option
 from rq_core.cli.text import say
-from rq_core.model.text import counted
+from rq_core.model.lib.text import counted
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import progress
 from sql_audit.times import readable, span_ms_of

@@ -18,14 +18,14 @@ from rq_core.cli.options import (
     wait_option,
 )
 from rq_core.cli.text import say, terminal
-from rq_core.model.text import counted
+from rq_core.model.lib.text import counted
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks, progress
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
     from sql_audit.queries.history import Watermark
-    from sql_audit.store.database import Database
+    from sql_audit.store.connection.database import Database
     from sql_audit.upkeep.lost import LostJob
     from sql_audit.upkeep.restore import Applied
 
@@ -123,17 +123,17 @@ def _from_here(
     client: Client, database: Database, marks: list[Watermark], queue: str | None
 ) -> list[Watermark]:
     """Leave out the queues of other prefixes. Raises SourceDiffers if the log is that of another Redis."""
-    from sql_audit.mirror import sources
-    from sql_audit.mirror.source import Outbox
+    from sql_audit.mirror import source_registry
+    from sql_audit.mirror.redis_access import Outbox
 
     source = Outbox(client)
-    away = sources.elsewhere(database, client.prefix)
+    away = source_registry.elsewhere(database, client.prefix)
     here = [mark for mark in marks if mark.queue not in away]
     if not here or queue in away:
         name = queue or marks[0].queue
         why = f"queue {name} is mirrored from prefix {away[name]}"
-        raise sources.refusal(source, database, why)
-    sources.check(source, database)
+        raise source_registry.refusal(source, database, why)
+    source_registry.check(source, database)
     return here
 
 

@@ -54,7 +54,7 @@ class AuditGroup(LazyGroup):
             if type(error).__module__.partition(".")[0] not in _DRIVERS:
                 raise
             from sql_audit.errors import AuditRefused
-            from sql_audit.store.driver_errors import describe
+            from sql_audit.store.connection.driver_errors import describe
 
             raise AuditRefused(why=describe(error)) from error
 

@@ -42,7 +42,7 @@ def demo(
     from rq_core.errors import RqCoreError
     from sql_audit.demo.run import run
     from sql_audit.demo.stage import DemoFailed
-    from sql_audit.store.driver_errors import describe
+    from sql_audit.store.connection.driver_errors import describe
 
     root = path or Path(sysconfig.get_path("stdlib"))
     try:

@@ -12,13 +12,13 @@ from typing import Any, Final
 import click
 
 from rq_core.connections.client import Client
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.engine.plan import Patience
 from sql_audit.cli.report import print_report
 from sql_audit.demo import tasks
 from sql_audit.demo.stage import Deed, DemoFailed, Outcome, Stage, find_files, judge, larger
 from sql_audit.queries import history
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 
 FILES_MIN: Final = 50
 

@@ -20,11 +20,11 @@ from sqlalchemy import Connection, Engine, case, func, select
 from rq_core.app.task import Task
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys, queues_key
-from rq_core.model.machine import CLAIMED_STATES
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from rq_core.model.state_line import read_state_line
-from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
+from rq_core.model.table.machine import CLAIMED_STATES
 from sql_audit.demo import tasks
-from sql_audit.store.tables import OUTCOMES, job_event
+from sql_audit.store.schema.tables import OUTCOMES, job_event
 
 LEASE_S: Final = 2.0
 WAKE_S: Final = 5.0

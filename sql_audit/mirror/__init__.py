@@ -5,11 +5,12 @@ what SQL has. It proves nothing: that is :mod:`sql_audit.proof`.
 
 Read ``turn`` first: one batch, in one direction.
 
+- ``projection/``: the rows of jobs and claims, from events.
+
 - ``turn``, ``service``: one batch; turns for all queues.
-- ``source``, ``sources``: what the mirror needs of Redis; whether it is the Redis of the log.
-- ``cursor``, ``reading``, ``intake``, ``kinds``, ``batch``: the position; reading the next batch; checking entries;
-  types of fields; what a turn writes.
-- ``fold``, ``details``, ``refold``: rows from events; a row's JSON; folding jobs again.
-- ``epochs``, ``forks``, ``gaps``, ``losses``, ``unseen``: the beginning of an epoch; where Redis' history left SQL's;
-  breaks in the numbering; what Redis forgot; what SQL may have missed of a job.
+- ``redis_access``, ``source_registry``: what the mirror needs of Redis; whether it is the Redis of the log.
+- ``cursor``, ``reading``, ``intake``, ``field_types``, ``batch``: the position; reading the next batch; checking
+  entries; types of fields; what a turn writes.
+- ``epochs``, ``forks``, ``gaps``, ``losses``, ``possible_gaps``: the beginning of an epoch; where Redis' history left
+  SQL's; breaks in the numbering; what Redis forgot; what SQL may have missed of a job.
 """

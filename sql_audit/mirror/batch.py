@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sql_audit.mirror.cursor import Cursor
-from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.forks import Fork
 from sql_audit.mirror.gaps import Break
+from sql_audit.mirror.projection.fold import Folder
 from sql_audit.mirror.reading import Taken
-from sql_audit.store import minutes
+from sql_audit.store import claim_minutes
 from sql_audit.store.chain import rows_digest
-from sql_audit.store.copy import Rows
+from sql_audit.store.connection.copy import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Projection(NamedTuple):
     """SHA-256 of the events' rows."""
     jobs: tuple[Rows, Rows]
     attempts: tuple[Rows, Rows]
-    minutes: list[minutes.Row]
+    minutes: list[claim_minutes.Row]
 
     @classmethod
     def of(cls, folder: Folder, text: str) -> Projection:
@@ -60,5 +60,5 @@ class Projection(NamedTuple):
             rows_digest(text),
             folder.job_rows(),
             folder.attempt_rows(),
-            minutes.counted(folder.attempts),
+            claim_minutes.counted(folder.attempts),
         )

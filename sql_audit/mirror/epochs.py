@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rq_core.model.events import OutboxId
-from rq_core.model.reasons import RESTATED_BY
+from rq_core.model.table.reasons import RESTATED_BY
 
 
 class Beginning(NamedTuple):

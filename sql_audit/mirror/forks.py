@@ -17,18 +17,18 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import Event
-from rq_core.model.reasons import Began
+from rq_core.model.table.machine import Event
+from rq_core.model.table.reasons import Began
 from sql_audit.mirror.epochs import Beginning, last_known
-from sql_audit.mirror.fold import Folder
+from sql_audit.mirror.field_types import INTEGER_MAX
 from sql_audit.mirror.intake import Quarantined, pack, take
-from sql_audit.mirror.kinds import INTEGER_MAX
+from sql_audit.mirror.projection.fold import Folder
 from sql_audit.mirror.reading import RawEntry, Reader, Tail
-from sql_audit.mirror.source import OutboxSource, RawFields
-from sql_audit.store.mirrored import says_deleted
-from sql_audit.store.rows import EventRow
-from sql_audit.store.tables import EVENT_COLUMNS, QUARANTINED
-from sql_audit.store.text import read_details
+from sql_audit.mirror.redis_access import OutboxSource, RawFields
+from sql_audit.store.job_rows import EventRow
+from sql_audit.store.log_queues import says_deleted
+from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
+from sql_audit.store.storable_text import read_details
 
 PAGE: Final = 200
 """Entries of Redis that are compared at once."""

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from rq_core.model.events import OutboxId
 from sql_audit.mirror.epochs import Beginning, follows
+from sql_audit.mirror.field_types import NAME_LENGTH_MAX
 from sql_audit.mirror.forks import Fork, made_again
 from sql_audit.mirror.intake import Intake
-from sql_audit.mirror.kinds import NAME_LENGTH_MAX
-from sql_audit.store.text import clean, to_json
+from sql_audit.store.storable_text import clean, to_json
 
 
 class Break(NamedTuple):

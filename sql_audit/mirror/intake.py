@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple, NoReturn
 
-from rq_core.model.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import Event
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
+from rq_core.model.table.machine import Event
 from sql_audit.mirror.epochs import Beginning
-from sql_audit.mirror.kinds import KINDS, NAME_LENGTH_MAX, Check, anything
-from sql_audit.mirror.source import RawFields
-from sql_audit.store.text import clean
+from sql_audit.mirror.field_types import KINDS, NAME_LENGTH_MAX, Check, anything
+from sql_audit.mirror.redis_access import RawFields
+from sql_audit.store.storable_text import clean
 
 COUNTED_FIELDS: Final = ("type", "jobs", "data", "why")
 """The fields whose values count as bytes of the backlog."""

@@ -20,14 +20,14 @@ from typing import Any, Final
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import State
-from rq_core.model.reasons import RESTATED_BY
+from rq_core.model.table.machine import State
+from rq_core.model.table.reasons import RESTATED_BY
 from sql_audit.mirror.forks import Fork
-from sql_audit.mirror.refold import refold
-from sql_audit.store import minutes
-from sql_audit.store.database import Database
+from sql_audit.mirror.projection.rebuild import refold
+from sql_audit.store import claim_minutes
+from sql_audit.store.connection.database import Database
 from sql_audit.store.orphans import ranges
-from sql_audit.store.tables import GONE, LOST, mirror_loss
+from sql_audit.store.schema.tables import GONE, LOST, mirror_loss
 
 logger = logging.getLogger("rq_core.audit")
 
@@ -101,7 +101,7 @@ def apply(
     refold(connection, database, queue, concerned, after)
     earliest = connection.execute(_EARLIEST, bounds).scalar_one()
     if earliest is not None:
-        minutes.count_again(connection, queue, earliest)
+        claim_minutes.count_again(connection, queue, earliest)
     logger.error(
         "queue %s: Redis forgot what came after %s: %d events of %d jobs are orphaned",
         queue, fork.survivor, events, len(concerned),
@@ -136,7 +136,7 @@ def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: 
     many."""
     values = {"queue": queue, "state": state, "epoch": epoch, "at_ms": at_ms}
     if connection.execute(_END_CLAIMS, values).rowcount:
-        minutes.count_again(connection, queue, at_ms)
+        claim_minutes.count_again(connection, queue, at_ms)
     return connection.execute(_END_JOBS, values).rowcount
 
 

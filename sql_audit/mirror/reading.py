@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 from rq_core.errors import QueueDamaged
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import Event
+from rq_core.model.table.machine import Event
 from sql_audit.mirror.cursor import Anchor
 from sql_audit.mirror.epochs import contiguous
 from sql_audit.mirror.intake import Intake, fingerprint, hold, take, take_all
-from sql_audit.mirror.source import OutboxSource, RawFields
-from sql_audit.store.driver_errors import describe
+from sql_audit.mirror.redis_access import OutboxSource, RawFields
+from sql_audit.store.connection.driver_errors import describe
 
 logger = logging.getLogger("rq_core.audit")
 

@@ -21,14 +21,15 @@ from typing import Final
 
 from rq_core.errors import AuditOff, OutcomeUnknown, ServerUnavailable, UnknownQueue
 from sql_audit.errors import QueuesElsewhere, SourceDiffers
-from sql_audit.mirror import sources
+from sql_audit.mirror import source_registry
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import OutboxSource
+from sql_audit.mirror.redis_access import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.store import migrate, partitions, place
-from sql_audit.store.database import STALLED_MS, Database
-from sql_audit.store.driver_errors import describe
-from sql_audit.store.mirrored import mirrored
+from sql_audit.store import migrate, partitions
+from sql_audit.store.connection import database_identity
+from sql_audit.store.connection.database import STALLED_MS, Database
+from sql_audit.store.connection.driver_errors import describe
+from sql_audit.store.log_queues import mirrored
 
 logger = logging.getLogger("rq_core.audit")
 
@@ -197,7 +198,11 @@ class Service:
                     on_step=self.on_step,
                     # Another mirror may have taken the queue for its Redis since the sources were compared.
                     confirm_loss=partial(
-                        sources.check, self.source, self.database, only=[name], made=self.made
+                        source_registry.check,
+                        self.source,
+                        self.database,
+                        only=[name],
+                        made=self.made,
                     ),
                 )
                 self._queues[name] = _Queue(mirror)
@@ -208,10 +213,15 @@ class Service:
         if self._is_source:
             return
         check = partial(
-            sources.check, self.source, self.database, only=self.only, made=self.made, takes=True
+            source_registry.check,
+            self.source,
+            self.database,
+            only=self.only,
+            made=self.made,
+            takes=True,
         )
         if not check():
-            lost = sources.release(self.source, self.database)
+            lost = source_registry.release(self.source, self.database)
             logger.warning(
                 "Redis has no queue, and the log has %s: unless another mirror has them, they are lost",
                 ", ".join(lost),
@@ -219,7 +229,7 @@ class Service:
             time.sleep(RECLAIM_S)
             if not check():
                 why = f"another mirror has {', '.join(lost)} there, and this Redis is empty"
-                raise sources.refusal(self.source, self.database, why)
+                raise source_registry.refusal(self.source, self.database, why)
         self._is_source = True
 
     def _known_queues(self) -> list[str]:
@@ -394,7 +404,7 @@ def run(
     database = url if isinstance(url, Database) else Database(url)
     try:
         migrate.ensure(database)
-        place.check(database)
+        database_identity.check(database)
         return Service(source, database, queues, limits, on_step, made).run(stop, once=once)
     finally:
         if database is not url:

@@ -29,21 +29,19 @@ from sqlalchemy import Connection
 
 from rq_core.model.events import OutboxId
 from sql_audit.errors import CursorHeld
-from sql_audit.mirror import forks, gaps, losses, sources
+from sql_audit.mirror import forks, gaps, losses, source_registry
 from sql_audit.mirror.batch import Batch, Projection
 from sql_audit.mirror.cursor import Anchor, Cursor
-from sql_audit.mirror.fold import Folder, job_ids
 from sql_audit.mirror.forks import LAST_NUMBER, Behind
+from sql_audit.mirror.projection.fold import Folder, job_ids
 from sql_audit.mirror.reading import BatchLimits, Reader, Tail, last_entry
-from sql_audit.mirror.source import OutboxSource
-from sql_audit.store.background import BackgroundCall
+from sql_audit.mirror.redis_access import OutboxSource
 from sql_audit.store.chain import NOTHING_FOUND, Link, found_digest
-from sql_audit.store.copy import EventRows
-from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import data_refused
-from sql_audit.store.gaps import unasked_gap
-from sql_audit.store.mirrored import says_deleted
-from sql_audit.store.statements import (
+from sql_audit.store.connection.background import BackgroundCall
+from sql_audit.store.connection.copy import EventRows
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import data_refused
+from sql_audit.store.connection.statements import (
     ADVANCE_CURSOR,
     AUDIT_ID,
     CURSOR,
@@ -52,6 +50,8 @@ from sql_audit.store.statements import (
     INSERT_QUARANTINE,
     LOCKED_CURSOR,
 )
+from sql_audit.store.gaps import unasked_gap
+from sql_audit.store.log_queues import says_deleted
 
 logger = logging.getLogger("rq_core.audit")
 
@@ -249,7 +249,7 @@ class Mirror:
         """Tell Redis that this database mirrors the queue, and from which epoch on it must go on: the cursor's, and
         ``known`` or a later one. Make the queue's cursor if there is none.
 
-        Redis and SQL keep the same stamp of the queue then (:mod:`sql_audit.mirror.sources`). Raises
+        Redis and SQL keep the same stamp of the queue then (:mod:`sql_audit.mirror.source_registry`). Raises
         rq_core.errors.AuditElsewhere if another database mirrors the queue, SourceDiffers if SQL has it from
         another Redis, and CursorHeld if another mirror has the cursor, or writes the SQLite file (with ``wait``, waits
         for that file instead).
@@ -266,8 +266,8 @@ class Mirror:
                 if row.stamp != self._stamp:
                     self._confirm_loss()
                 # First, so that a mirror that dies before Redis and SQL have the new one is not refused.
-                sources.forget(self.source, self.database, self.queue, row.stamp, wait=wait)
-            stamp = sources.bind(
+                source_registry.forget(self.source, self.database, self.queue, row.stamp, wait=wait)
+            stamp = source_registry.bind(
                 self.source, self.database, self.queue, max(known, epoch), wait=wait
             )
         self._audit_id, self._attached_in, self._stamp = audit_id, epoch, stamp

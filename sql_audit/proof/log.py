@@ -13,11 +13,11 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from rq_core.model.events import OutboxId
-from sql_audit.proof.beginnings import Beginning
+from sql_audit.proof.epoch_starts import Beginning
 from sql_audit.store.chain import Link
-from sql_audit.store.database import Database
-from sql_audit.store.rows import EventRow
-from sql_audit.store.tables import EVENT_COLUMNS, job_event, metadata
+from sql_audit.store.connection.database import Database
+from sql_audit.store.job_rows import EventRow
+from sql_audit.store.schema.tables import EVENT_COLUMNS, job_event, metadata
 
 READ_EVENTS: Final = 20_000
 """About how many events are read at once."""

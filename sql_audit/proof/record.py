@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 
 from sql_audit.proof.result import Result, Verdict
-from sql_audit.store.database import Database
-from sql_audit.store.tables import mirror_proof
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import mirror_proof
 
 
 def record_proofs(

@@ -1,11 +1,11 @@
 """``rq-core audit verify``: whether the log proves what the design promises, and what people read is what the log says;
 from SQL alone.
 
-Three things are checked in one pass over a queue's events. :mod:`sql_audit.proof.replay` replays them (I2 to I6);
-:mod:`sql_audit.proof.batches` hashes every batch again, which must be the one that the chain names (I7);
-:mod:`sql_audit.proof.rows` derives the rows of ``job`` and ``job_attempt`` and compares them (I8). Memory is bounded by
-the live jobs, the holders and one batch, whatever the length of the log. The log may grow meanwhile: what is checked is
-what the cursor counted when the check began.
+Three things are checked in one pass over a queue's events. :mod:`sql_audit.proof.replay.replay` replays them (I2 to
+I6); :mod:`sql_audit.proof.batch_check` hashes every batch again, which must be the one that the chain names (I7);
+:mod:`sql_audit.proof.row_check` derives the rows of ``job`` and ``job_attempt`` and compares them (I8). Memory is
+bounded by the live jobs, the holders and one batch, whatever the length of the log. The log may grow meanwhile: what is
+checked is what the cursor counted when the check began.
 
     result = verify(Database("audit.db"))
     result.verdict, result.queues["mail"].events
@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from rq_core.model.text import counted
-from sql_audit.proof import catalog
-from sql_audit.proof.batches import BatchProof
-from sql_audit.proof.epochs import EpochProof
+from rq_core.model.lib.text import counted
+from sql_audit.proof import schema_check
+from sql_audit.proof.batch_check import BatchProof
+from sql_audit.proof.epoch_check import EpochProof
 from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.log import (
     LAST_PRUNE,
@@ -32,15 +32,15 @@ from sql_audit.proof.log import (
     kept_rows,
     tables_by_queue,
 )
-from sql_audit.proof.replay import Replay
+from sql_audit.proof.replay.replay import Replay
 from sql_audit.proof.result import UNDER_WAY, Pruned, QueueResult, Result
-from sql_audit.proof.rows import RowProof
-from sql_audit.store import minutes, orphans
+from sql_audit.proof.row_check import RowProof
+from sql_audit.store import claim_minutes, orphans
 from sql_audit.store.chain import found_text
-from sql_audit.store.copy import copy_text
-from sql_audit.store.database import Database
-from sql_audit.store.rows import EventRow
-from sql_audit.store.statements import CHAIN_ID, CURSOR
+from sql_audit.store.connection.copy import copy_text
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.statements import CHAIN_ID, CURSOR
+from sql_audit.store.job_rows import EventRow
 from sql_audit.times import readable
 
 LOOKS: Final = 3
@@ -89,7 +89,7 @@ def verify(
         asked = {queue, *others}
         names = [name for name in names if name in asked]
         without = {name: tables for name, tables in without.items() if name in asked}
-    for says in catalog.differences(database):
+    for says in schema_check.differences(database):
         result.problems.append(f"the schema is not as the migration made it: {says}")
     for name, tables in sorted(without.items()):
         says = (
@@ -260,8 +260,10 @@ class _Check:
     def _check_minutes(self, connection: Connection) -> None:
         """Whether ``claim_minute`` counts the claims that there are."""
         # A prune leaves the minutes of what it removes. An hour more, in case Redis' clock went back.
-        whole_since = -(2**63) if self.cut is None else self.cut.cut_at_ms + 60 * minutes.MINUTE_MS
-        wrong = minutes.differing(
+        whole_since = (
+            -(2**63) if self.cut is None else self.cut.cut_at_ms + 60 * claim_minutes.MINUTE_MS
+        )
+        wrong = claim_minutes.differing(
             connection, self.queue, since_ms=self.since_ms, whole_since_ms=whole_since
         )
         end = OutboxId(self.cursor.epoch or 0, self.cursor.seq or 0)

@@ -1,4 +1,4 @@
-"""How jobs ended, as those ask who wait for them: :mod:`rq_core.app.awaiting`."""
+"""How jobs ended, as those ask who wait for them: :mod:`rq_core.app.handles.awaiting`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from rq_core.model.effects import EFFECTS, JOB_ENDS
 from rq_core.model.job import JobError
-from rq_core.model.machine import Event, State
 from rq_core.model.outcome import (
     EXPIRED,
     LOST,
@@ -25,10 +23,12 @@ from rq_core.model.outcome import (
     Replaced,
     Succeeded,
 )
+from rq_core.model.table.effects import EFFECTS, JOB_ENDS
+from rq_core.model.table.machine import Event, State
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import failure
-from sql_audit.store.text import read_json
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import failure
+from sql_audit.store.storable_text import read_json
 
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 _JOBS: Final = text(

@@ -17,14 +17,14 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Row, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from rq_core.model.effects import BEGINNINGS
-from rq_core.model.machine import Event
+from rq_core.model.table.effects import BEGINNINGS
+from rq_core.model.table.machine import Event
 from sql_audit.errors import HistoryUnknown
 from sql_audit.store import migrate, orphans
-from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import failure
-from sql_audit.store.statements import AUDIT_ID
-from sql_audit.store.text import read_json
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import failure
+from sql_audit.store.connection.statements import AUDIT_ID
+from sql_audit.store.storable_text import read_json
 from sql_audit.times import readable
 
 _FIRST: Final = BEGINNINGS - {Event.RESTORED}

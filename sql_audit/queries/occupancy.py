@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from rq_core.model.scopes import is_rate
+from rq_core.model.limits.scopes import is_rate
 
 
 def limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:

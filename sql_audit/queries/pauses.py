@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rq_core.model.machine import Event
-from rq_core.model.reasons import Reason
+from rq_core.model.table.machine import Event
+from rq_core.model.table.reasons import Reason
 from sql_audit.queries.history import LoggedEvent
 
 

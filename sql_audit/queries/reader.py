@@ -18,16 +18,16 @@ from sqlalchemy import Connection, Row, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from rq_core.connections.client import Client
-from rq_core.model.effects import CLAIM_ENDS
 from rq_core.model.plugins import EndedClaims, LogOverview, QueueLog
-from sql_audit.mirror import sources
-from sql_audit.mirror.source import Outbox
+from rq_core.model.table.effects import CLAIM_ENDS
+from sql_audit.mirror import source_registry
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import failure
-from sql_audit.store.minutes import MINUTE_MS
-from sql_audit.store.mirrored import mirrored
-from sql_audit.store.tables import OUTCOMES, one_of
+from sql_audit.store.claim_minutes import MINUTE_MS
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import failure
+from sql_audit.store.log_queues import mirrored
+from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 SETTLED_MS: Final = 10 * MINUTE_MS
 """How long before the last mirrored event a minute lies that grows no more, unless a clock was set back further."""
@@ -106,7 +106,7 @@ class LogReader:
         and SourceDiffers if the log has those of another Redis."""
 
         def ask(connection: Connection) -> list[str]:
-            sources.check(Outbox(client), self._database)
+            source_registry.check(Outbox(client), self._database)
             return mirrored(connection, client.prefix)
 
         return self._ask(ask)

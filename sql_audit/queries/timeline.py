@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, bindparam, text
 
-from rq_core.model.scopes import scopes_of
+from rq_core.model.limits.scopes import scopes_of
 from sql_audit.errors import HistoryUnknown
-from sql_audit.mirror import refold
+from sql_audit.mirror.projection import rebuild
 from sql_audit.queries.history import PrunedTo, history, pruned_to, unknown
 from sql_audit.queries.occupancy import holds, limit_in, ms_full, ms_spent
 from sql_audit.queries.pauses import Pause, pauses_of
-from sql_audit.store.spans import SPAN, of_each_span
-from sql_audit.store.tables import GONE, LOST
-from sql_audit.store.text import read_json
+from sql_audit.store.schema.duration_classes import SPAN, of_each_span
+from sql_audit.store.schema.tables import GONE, LOST
+from sql_audit.store.storable_text import read_json
 from sql_audit.times import readable
 
 COUNTED_MAX: Final = 5_000
@@ -365,13 +365,13 @@ def _without_claim(
     connection: Connection, job_id: str, job: Row[Any]
 ) -> Iterator[tuple[int, int, str | None, str | None]]:
     """The waits of a job that no claim ended: since and until when, what ended it (None: it goes on), and the lane."""
-    events = refold.events_of(connection, job.queue, [job_id])
+    events = rebuild.events_of(connection, job.queue, [job_id])
     for place, event in enumerate(events):
         _, epoch, _, _, event_type, *_ = event
         if event_type != "restored":
             continue
         # Its row begins again. What it was before, Redis had forgotten.
-        before = next(iter(refold.folded(job.queue, [job_id], events[:place], ())[0]), None)
+        before = next(iter(rebuild.folded(job.queue, [job_id], events[:place], ())[0]), None)
         if before is None:
             continue  # It was pruned.
         of = {"queue": job.queue, "epoch": before.last_epoch, "restored": epoch}

@@ -1,6 +1,6 @@
 """What became of the jobs within a stretch of time: the report of the claims that ended in it.
 
-It reads by index what ended then, however long the log is (:mod:`sql_audit.store.spans`).
+It reads by index what ended then, however long the log is (:mod:`sql_audit.store.schema.duration_classes`).
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from sql_audit.queries import history
 from sql_audit.queries.history import SLOWEST, Report, SlowJob, TaskReport
-from sql_audit.store.spans import RAN, SPANS_MS
+from sql_audit.store.schema.duration_classes import RAN, SPANS_MS
 
 END_OF_TIME_MS: Final = 2**62
 """Later than every event."""

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, select
 
 from rq_core.model.events import OutboxId
-from sql_audit.store.copy import copy_text
-from sql_audit.store.tables import mirror_epoch, mirror_loss, mirror_prune, quarantine
+from sql_audit.store.connection.copy import copy_text
+from sql_audit.store.schema.tables import mirror_epoch, mirror_loss, mirror_prune, quarantine
 
 FOUND: Final = (mirror_epoch, mirror_loss, quarantine, mirror_prune)
 """The tables of what a batch says besides its events: what the mirror found out, or what a prune did."""
@@ -63,7 +63,7 @@ def genesis(audit_id: str, queue: str) -> str:
 
 
 def rows_digest(text: str) -> str:
-    """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.store.copy.copy_text` says them.
+    """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.store.connection.copy.copy_text` says them.
 
     PostgreSQL says the same: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
     """

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from rq_core.model.reasons import RESTATED_BY, Began
-from sql_audit.store.tables import GONE
+from rq_core.model.table.reasons import RESTATED_BY, Began
+from sql_audit.store.schema.tables import GONE
 
 _GAPS: Final = text(
     # Where Redis lost its log, it has what the lost entries made of the jobs: that is a gap, too.

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from sql_audit.store.migrate import VERSION_TABLE
-from sql_audit.store.tables import APPEND_ONLY, audit_meta, metadata
-from sql_audit.store.views import views
+from sql_audit.store.schema.tables import APPEND_ONLY, audit_meta, metadata
+from sql_audit.store.schema.views import views
 
 ROLES: Final = {
     "owner": "owns the tables: `audit migrate`, `audit prune`, the partitions of months to come",

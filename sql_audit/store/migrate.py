@@ -20,9 +20,9 @@ from sql_audit.errors import (
     SchemaForeign,
     SchemaUnseen,
 )
-from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import failure
-from sql_audit.store.tables import metadata
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import failure
+from sql_audit.store.schema.tables import metadata
 
 if TYPE_CHECKING:
     # It takes as long to import as all else that a mirror needs, which uses it once in a database's life.

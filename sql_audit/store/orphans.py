@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from sql_audit.store.tables import GONE, LOST
+from sql_audit.store.schema.tables import GONE, LOST
 
 _RANGES: Final = text(
     "SELECT after_epoch, after_seq, before_epoch, events FROM orphaned_range WHERE queue = :queue "

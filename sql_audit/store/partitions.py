@@ -18,9 +18,9 @@ from typing import Final, NamedTuple, Self
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import describe
-from sql_audit.store.triggers import refuse_truncate
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import describe
+from sql_audit.store.schema.triggers import refuse_truncate
 
 AHEAD: Final = 2
 """Months after the present one that have a partition."""

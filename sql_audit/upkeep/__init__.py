@@ -2,5 +2,5 @@
 
 - ``plan``, ``prune``: what a prune would remove; removing it.
 - ``restore``, ``lost``, ``windows``: putting lost jobs back; which can be; remembered ids.
-- ``off``: switching a log off.
+- ``switch_off``: switching a log off.
 """

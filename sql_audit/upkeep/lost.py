@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rq_core.model.effects import JOB_ENDS, REVIVALS
 from rq_core.model.events import RECORD_FIELDS, JobRecord, OutboxId
 from rq_core.model.job import spec_fault
-from rq_core.model.machine import Event, State
-from rq_core.protocol.audit import PUT_BACK, Restoration, put_back
-from sql_audit.mirror import refold
+from rq_core.model.table.effects import JOB_ENDS, REVIVALS
+from rq_core.model.table.machine import Event, State
+from rq_core.protocol.calls.audit import PUT_BACK, Restoration, put_back
+from sql_audit.mirror.projection import rebuild
 from sql_audit.store import orphans
-from sql_audit.store.rows import EventRow, Job
+from sql_audit.store.job_rows import EventRow, Job
 from sql_audit.upkeep.windows import forgotten
 
 
@@ -58,7 +58,7 @@ def tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[st
     """Read the events of some jobs, in order."""
     told: dict[str, Told] = {}
     for row in rows:
-        intake = refold.intake_of(row)
+        intake = rebuild.intake_of(row)
         if intake is None:
             continue
         event_type, job_id = str(intake.event), str(row[6])

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import State
+from rq_core.model.table.machine import State
 from sql_audit.proof.log import LAST_PRUNE
-from sql_audit.store.database import Database
-from sql_audit.store.tables import JOB_STATES
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import JOB_STATES
 
 OUTCOMES: Final = {
     "dead" if state == "pruned" else state: state

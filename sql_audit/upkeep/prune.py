@@ -36,12 +36,12 @@ from sql_audit.proof.record import record_proofs
 from sql_audit.proof.result import UNDER_WAY
 from sql_audit.proof.verify import verify
 from sql_audit.store.chain import Link, found_digest, found_text, rows_digest
-from sql_audit.store.copy import copy_text
-from sql_audit.store.database import Database
+from sql_audit.store.connection.copy import copy_text
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.statements import CURSOR, INSERT_BATCH
 from sql_audit.store.partitions import Month, partitions
-from sql_audit.store.statements import CURSOR, INSERT_BATCH
-from sql_audit.store.tables import mirror_cursor, mirror_prune
-from sql_audit.store.triggers import refuse_truncate
+from sql_audit.store.schema.tables import mirror_cursor, mirror_prune
+from sql_audit.store.schema.triggers import refuse_truncate
 from sql_audit.upkeep.plan import Cut
 
 JOBS_AT_ONCE: Final = 1_000

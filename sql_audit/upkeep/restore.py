@@ -11,7 +11,7 @@ happens whole or not at all; one that was killed is run again, and does what is 
 What decides that a job is lost is read in this order: Redis lacks it, then the mirror has everything that
 Redis had logged by then, then SQL still takes it for alive or lost. So it cannot have ended unseen, but in a gap of the
 log or in an entry that is in quarantine: a job of which nothing was told since is *uncertain*
-(:mod:`sql_audit.mirror.unseen`), and is put back only with ``accept_gaps``.
+(:mod:`sql_audit.mirror.possible_gaps`), and is put back only with ``accept_gaps``.
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -27,28 +27,28 @@ from sqlalchemy import Connection, bindparam, text
 
 from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull, RestoredMeanwhile
-from rq_core.model.effects import JOB_ENDS
 from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
-from rq_core.model.machine import State
-from rq_core.model.names import name_field, read_holder, read_stands
 from rq_core.model.state_line import read_job
-from rq_core.protocol.admin import IDS_CHUNK
-from rq_core.protocol.audit import Restoration, take_out
-from rq_core.protocol.enqueue import ENQUEUE_CHUNK_BYTES
-from rq_core.protocol.steps import read_lines
+from rq_core.model.table.effects import JOB_ENDS
+from rq_core.model.table.machine import State
+from rq_core.model.unique_names import name_field, read_holder, read_stands
+from rq_core.protocol.calls.admin import IDS_CHUNK
+from rq_core.protocol.calls.audit import Restoration, take_out
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK_BYTES
+from rq_core.protocol.reads.steps import read_lines
 from sql_audit.errors import MirrorBehind
-from sql_audit.mirror import refold
-from sql_audit.mirror.fold import Folder
-from sql_audit.mirror.kinds import INTEGER_MAX
-from sql_audit.mirror.unseen import Places
+from sql_audit.mirror.field_types import INTEGER_MAX
+from sql_audit.mirror.possible_gaps import Places
+from sql_audit.mirror.projection import rebuild
+from sql_audit.mirror.projection.fold import Folder
 from sql_audit.queries.history import audit_id
 from sql_audit.store import orphans
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.statements import CURSOR
 from sql_audit.store.gaps import ended_by_baselines
-from sql_audit.store.rows import Job
-from sql_audit.store.statements import CURSOR
-from sql_audit.store.tables import GONE, LOST
+from sql_audit.store.job_rows import Job
+from sql_audit.store.schema.tables import GONE, LOST
 from sql_audit.upkeep.lost import LostJob, Told, judge, tell
 from sql_audit.upkeep.windows import forgotten, in_force, named, names_in_force
 
@@ -415,12 +415,12 @@ def _lost_chunk(
 ) -> Iterator[tuple[LostJob, list[Restoration]]]:
     of_jobs = {"queue": queue, "ids": list(ids)}
     stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
-    rows = refold.events_of(connection, queue, list(stands))
+    rows = rebuild.events_of(connection, queue, list(stands))
     told = tell(rows, orphaned)
     places = Places(connection, queue)
     folds = Folder(queue, ()), Folder(queue, ())
     for row in rows:
-        intake = refold.intake_of(row)
+        intake = rebuild.intake_of(row)
         if intake is not None:
             folds[1].add(intake)
             if not orphans.in_any(intake.id, orphaned):
@@ -469,7 +469,7 @@ def _revived(
         orphaned = orphans.ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
             chunk = ids[begin : begin + CHUNK]
-            told = tell(refold.events_of(connection, queue, chunk), orphaned)
+            told = tell(rebuild.events_of(connection, queue, chunk), orphaned)
             for job_id in chunk:
                 end = told[job_id].end if job_id in told else None
                 if end is not None:

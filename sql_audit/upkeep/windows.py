@@ -16,12 +16,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import Event
-from rq_core.model.names import read_stands
-from rq_core.model.remembered import result_line
-from rq_core.protocol.audit import Restoration, remember, stand_again
-from sql_audit.store.tables import UNTIL, UNTIL_ZEROS
-from sql_audit.store.text import read_details
+from rq_core.model.idempotency import result_line
+from rq_core.model.table.machine import Event
+from rq_core.model.unique_names import read_stands
+from rq_core.protocol.calls.audit import Restoration, remember, stand_again
+from sql_audit.store.schema.tables import UNTIL, UNTIL_ZEROS
+from sql_audit.store.storable_text import read_details
 
 OUTCOMES: Final = {
     Event.SUCCEEDED: "succeeded",

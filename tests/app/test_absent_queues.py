@@ -10,7 +10,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from rq_core.protocol.admin import DELETED, Change
+from rq_core.protocol.calls.admin import DELETED, Change
 
 QUEUE = "nobody"
 CALLS: dict[str, Callable[[Client], Any]] = {

@@ -15,8 +15,9 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import KEYS, QueueKeys
-from rq_core.protocol import access, claims
-from rq_core.protocol.prepare import prepare
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine import acl_roles
+from rq_core.protocol.engine.prepare import prepare
 from rq_core.scripts.script import function, names
 from tests.app.conftest import As
 from tests.kit.servers import RedisServer
@@ -38,7 +39,7 @@ WRITE: dict[str, Words] = {
     "zset": ("ZADD", "KEY", 1, "a"),
     "stream": ("XADD", "KEY", "*", "a", "1"),
 }
-EVERY_ROLE = list(access.ROLES)
+EVERY_ROLE = list(acl_roles.ROLES)
 
 OF_THE_SERVER: list[Words] = [
     ("CONFIG", "GET", "requirepass"),
@@ -127,7 +128,7 @@ def refused(user: Any, *words: Any) -> bool:
         return True
     except redis.exceptions.ResponseError as error:
         text = str(error)
-        return access.is_denial(text) or "not allowed from" in text
+        return acl_roles.is_denial(text) or "not allowed from" in text
     return False
 
 
@@ -303,7 +304,7 @@ def test_no_script_changes_what_the_scripts_of_others_run(control: Any, as_: As,
 def test_who_may_load_no_functions_says_so_once_and_goes_on(
     as_: As, role_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rq_core.protocol.delivery._unprepared", set())
+    monkeypatch.setattr("rq_core.protocol.engine.delivery._unprepared", set())
     url = as_(role_name)
 
     for queue in ("mail", "images"):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rq_core import App, InvalidOption, JobHandle, NotEdited, UsageError
-from rq_core.app.edit import change_of
-from rq_core.protocol import claims
-from rq_core.protocol.admin import Change
+from rq_core.app.handles.edit import change_of
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.admin import Change
 
 INSTANT = datetime(2030, 1, 2, tzinfo=UTC)
 MS = int(INSTANT.timestamp() * 1000)

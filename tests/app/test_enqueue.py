@@ -22,8 +22,8 @@ from rq_core import (
 )
 from rq_core.app.task import Task
 from rq_core.model.job import NewJob, read_spec
-from rq_core.protocol import claims
-from rq_core.protocol.plan import Patience, Unsent
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine.plan import Patience, Unsent
 from tests.kit.servers import RedisServer, free_port
 
 Noted = Task[..., None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rq_core.app.first_use import ForkGate
+from rq_core.app.fork_safety import ForkGate
 from tests.kit.forked import forked
 from tests.kit.processes import python
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rq_core.cli.root import COMMANDS
-from rq_core.model.machine import State
-from rq_core.protocol import presence
-from rq_core.protocol.presence import Presence
+from rq_core.model.table.machine import State
+from rq_core.protocol.reads import worker_registry
+from rq_core.protocol.reads.worker_registry import Presence
 from rq_core.views.lists import LISTS
 from rq_core.views.table import Found
 from tests.kit.seed import QUEUE, Seed
@@ -38,7 +38,7 @@ def test_a_list_is_a_question_cells_and_documents(seed: Seed, name: str) -> None
     seed.enqueue("waits", seed.job("named", name="t/n=1"))
     seed.cap("tenant", 1)
     says = Presence("db-1", 7, "1.0", "c0de", (QUEUE,), 4, 1, 0)
-    seed.client.run(presence.tell("rqc", "w-1", says, [QUEUE], ["t"]))
+    seed.client.run(worker_registry.tell("rqc", "w-1", says, [QUEUE], ["t"]))
 
     found: Found[Any] = seed.client.run(view.query(seed.calls, *ASKED[name]))
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from rq_core.connections.client import Client
-from rq_core.connections.wire import PoolWire
-from rq_core.model.limits import Limit
-from rq_core.protocol import reads
-from rq_core.protocol.overview import COMMANDS_MAX, SCOPES_MAX, QueueOverview
-from rq_core.protocol.plan import Patience, Unsent
+from rq_core.connections.transport import PoolWire
+from rq_core.model.limits.limit import Limit
+from rq_core.protocol.engine.plan import Patience, Unsent
+from rq_core.protocol.reads import reads
+from rq_core.protocol.reads.overview import COMMANDS_MAX, SCOPES_MAX, QueueOverview
 from tests.kit.seed import Seed
 
 MINUTE_MS = 60_000

@@ -14,11 +14,12 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import access, claims
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine import acl_roles
 from rq_core.scripts.script import names
 from rq_core.worker import Worker, WorkerOptions
+from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run as mirror
-from sql_audit.mirror.source import open_source
 from tests.app.conftest import As
 from tests.kit.servers import RedisServer
 
@@ -238,16 +239,16 @@ def test_who_may_read_no_queue_is_told_so_and_redis_is_not_called_down(
         )
 
 
-@pytest.mark.parametrize("role", [name for name, role in access.ROLES.items() if role.scripts])
+@pytest.mark.parametrize("role", [name for name, role in acl_roles.ROLES.items() if role.scripts])
 def test_each_role_may_call_its_scripts_and_can_call_no_others_than_said(
     control: Any, as_: As, role: str
 ) -> None:
     """Redis itself is asked, for the keys of each call and for each command of each script."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
-        may = {n for n in names() if not client.run(access.lacking(client.prefix, n, "mail"))}
+        may = {n for n in names() if not client.run(acl_roles.lacking(client.prefix, n, "mail"))}
 
-    assert may == {*access.ROLES[role].scripts, *access.beyond(role)}
+    assert may == {*acl_roles.ROLES[role].scripts, *acl_roles.beyond(role)}
 
 
 NOT_ITS_OWN = [
@@ -274,8 +275,8 @@ NOT_ITS_OWN = [
 
 @pytest.mark.parametrize("role, name", NOT_ITS_OWN)
 def test_what_is_not_a_role_s_own_is_refused_or_told_of(role: str, name: str) -> None:
-    assert name not in access.ROLES[role].scripts
-    assert name not in access.beyond(role)
+    assert name not in acl_roles.ROLES[role].scripts
+    assert name not in acl_roles.beyond(role)
 
 
 def test_a_producer_cannot_settle_a_claim(control: Any, as_: As, redis_url: str) -> None:
@@ -323,4 +324,4 @@ def test_what_cannot_be_a_role_s_queues_is_refused() -> None:
 def test_every_command_that_scripts_send_is_one_that_redis_knows(control: Any) -> None:
     known = set(control.command())
 
-    assert {c for name in names() for c in access.commands_of(name)} <= known
+    assert {c for name in names() for c in acl_roles.commands_of(name)} <= known

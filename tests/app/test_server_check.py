@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rq_core import App, ServerUnsuitable
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
-from rq_core.protocol import server_check
+from rq_core.protocol.engine import server_check
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
@@ -107,7 +107,9 @@ async def test_a_worker_warns_of_a_server_that_keeps_nothing(
     with caplog.at_level(logging.WARNING):
         await Worker(app, WorkerOptions(queues=("default",), burst=True)).run()
 
-    (said,) = [r.getMessage() for r in caplog.records if r.name == "rq_core.protocol.server_check"]
+    (said,) = [
+        r.getMessage() for r in caplog.records if r.name == "rq_core.protocol.engine.server_check"
+    ]
     assert "keeps nothing on disk" in said
     assert "CONFIG SET appendonly yes" in said
 
@@ -127,6 +129,8 @@ async def test_a_server_that_hides_its_settings_is_used_and_that_is_said(
         with redis_server.client() as control:
             control.execute_command("ACL", "DELUSER", "narrow")  # type: ignore[no-untyped-call]
 
-    (said,) = [r.getMessage() for r in caplog.records if r.name == "rq_core.protocol.server_check"]
+    (said,) = [
+        r.getMessage() for r in caplog.records if r.name == "rq_core.protocol.engine.server_check"
+    ]
     assert "could not be checked" in said
     assert "config" in said

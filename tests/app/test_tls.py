@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from rq_core import App, Gone, InvalidOption, ServerError, ServerUnsuitable
 from rq_core.cli.root import root
-from rq_core.connections import other_protocol
+from rq_core.connections import tls_probe
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.protocol import awaited
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.engine.plan import Patience
+from rq_core.protocol.reads import wait_schedule
 from tests.conftest import ENGINES
 from tests.kit import certificates, crew
 from tests.kit.certificates import Certificates
@@ -85,7 +85,7 @@ async def test_a_client_enqueues_by_tls_from_sync_and_async_code(
 def test_waits_are_told_of_ends_by_tls(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(awaited, "HEARD_S", (3600.0,))
+    monkeypatch.setattr(wait_schedule, "HEARD_S", (3600.0,))
     with App(url_of(port, files)) as app:
         task = app.task(queue="mail")(_nothing)
         for _ in range(3):
@@ -216,7 +216,7 @@ def test_a_port_that_speaks_as_the_url_asks_is_not_looked_into(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A certificate that is missing is another fault, also where the look would find TLS."""
-    monkeypatch.setattr(other_protocol, "_greeting", lambda **_: pytest.fail("it looked"))
+    monkeypatch.setattr(tls_probe, "_greeting", lambda **_: pytest.fail("it looked"))
     url = url_of(port, files, ssl_certfile=None, ssl_keyfile=None)
     with App(url, patience=Patience(unsent=0.1)) as app, pytest.raises(ServerError) as caught:
         app.enqueue("mail", "send", {})

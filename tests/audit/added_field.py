@@ -22,7 +22,7 @@ from rq_core.model.keys import queue_keys
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import apply
 from tests.audit.restore.jobs import HOUR_MS, claim, flush, job, lines, run_all
 from tests.kit import auditlog
@@ -30,7 +30,7 @@ from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 
 ROOT: Final = Path(__file__).parents[2]
-TABLE: Final = Path("rq_core/model/fields.py")
+TABLE: Final = Path("rq_core/model/table/fields.py")
 BEFORE: Final = '    Field("lane", _K.LANE, "lane"),\n'
 """The row before which the new ones stand."""
 ROWS: Final = """\

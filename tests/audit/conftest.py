@@ -9,7 +9,7 @@ from rq_core.connections.client import Client
 from sql_audit.mirror import service
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.matrix import run_once
 from tests.kit.outbox import StreamSource, StreamWriter
 from tests.kit.schemas import lay_schema

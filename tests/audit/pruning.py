@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sql_audit.mirror.turn import Mirror
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.plan import Rules, plan
 from sql_audit.upkeep.prune import Pruned, prune
 from tests.kit import auditlog

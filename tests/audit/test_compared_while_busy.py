@@ -17,14 +17,15 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
-from rq_core.model.values import pack
-from rq_core.protocol import claims, whole_queue
-from rq_core.protocol.plan import Plan
-from rq_core.protocol.reads import Reads
-from sql_audit.mirror.source import Outbox
+from rq_core.model.result_encoding import pack
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.reads import whole_queue
+from rq_core.protocol.reads.reads import Reads
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.drift import compare
-from sql_audit.store.database import Database
+from sql_audit.proof.compare.drift import compare
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet

@@ -13,12 +13,12 @@ from sqlalchemy.exc import DBAPIError
 from rq_core.connections.client import Client
 from sql_audit.errors import AuditCopied, QueuesElsewhere
 from sql_audit.mirror import service
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
-from sql_audit.store import place
-from sql_audit.store.database import Database
+from sql_audit.store.connection import database_identity
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
@@ -108,7 +108,7 @@ def test_a_database_is_bound_when_it_is_first_mirrored_into(
     mirror(client, database)
 
     assert before is None
-    assert auditlog.one(database, place_)["place"] == place.place_of(database)
+    assert auditlog.one(database, place_)["place"] == database_identity.place_of(database)
 
 
 def test_a_file_that_is_renamed_stays_the_log(client: Client, sqlite_url: str) -> None:
@@ -137,18 +137,18 @@ def test_a_system_identifier_that_may_not_be_asked_makes_no_copy_of_the_log(
     """The function was revoked between two starts of the mirror, or granted again."""
     database = Database(postgres_url)
     lay_schema(database)
-    seen = place.place_of(database)
-    place.check(database)
+    seen = database_identity.place_of(database)
+    database_identity.check(database)
     with monkeypatch.context() as revoked:
-        revoked.setattr(place, "_SYSTEM", text("SELECT no_such_function()"))
-        assert place.place_of(database).startswith("postgresql unknown/")
-        place.check(database)
-        place.rebind(database)
-    place.check(database)
+        revoked.setattr(database_identity, "_SYSTEM", text("SELECT no_such_function()"))
+        assert database_identity.place_of(database).startswith("postgresql unknown/")
+        database_identity.check(database)
+        database_identity.rebind(database)
+    database_identity.check(database)
 
     assert auditlog.one(database, "SELECT place FROM audit_meta")["place"] == seen
     with monkeypatch.context() as slow:
-        slow.setattr(place, "_SYSTEM", text("SELECT 1 / 0"))
+        slow.setattr(database_identity, "_SYSTEM", text("SELECT 1 / 0"))
         with pytest.raises(DBAPIError):
-            place.place_of(database)
+            database_identity.place_of(database)
     database.close()

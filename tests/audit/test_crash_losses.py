@@ -9,7 +9,7 @@ import pytest
 
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import STEPS, Mirror, Outcome
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue
 

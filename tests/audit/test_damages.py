@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.drift import compare
-from sql_audit.store.database import Database
+from sql_audit.proof.compare.drift import compare
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import command
 from tests.kit.damages import DAMAGES, fill

@@ -29,10 +29,11 @@ from sql_audit.errors import (
 )
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries.reader import open_reader
-from sql_audit.store import migrate, schema, tables
-from sql_audit.store.copy import EventRows, copy_text
-from sql_audit.store.database import Database, normalise
-from sql_audit.store.views import views
+from sql_audit.store import migrate
+from sql_audit.store.connection.copy import EventRows, copy_text
+from sql_audit.store.connection.database import Database, normalise
+from sql_audit.store.schema import ddl, tables
+from sql_audit.store.schema.views import views
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue
@@ -85,7 +86,7 @@ def test_migrations_make_the_schema(audit_url: str) -> None:
     database = Database(audit_url)
     with database.writing() as connection:
         assert connection is not None
-        schema.create(connection)
+        ddl.create(connection)
         connection.commit()
     expected = objects(database)
     with database.writing() as connection:

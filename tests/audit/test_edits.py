@@ -6,15 +6,15 @@ import json
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol import claims
-from rq_core.protocol.admin import Change
-from sql_audit.mirror.source import Outbox
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.admin import Change
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.drift import compare
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import timeline
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.doctor import look, mend

@@ -6,11 +6,11 @@ import pytest
 
 from scripts.measure.once import ten_million
 from scripts.measure.once.long_log import LongLog
-from sql_audit.mirror import refold
+from sql_audit.mirror.projection import rebuild
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import history, timeline
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep import windows
 from tests.kit import auditlog
 
@@ -42,7 +42,7 @@ def test_the_events_of_jobs_are_found_by_their_ids(long_log: Database) -> None:
 
     def ask(database: Database) -> None:
         with database.readers.connect() as connection:
-            refold.events_of(connection, "mail", ["a", "b"])
+            rebuild.events_of(connection, "mail", ["a", "b"])
 
     (plan,) = ten_million.plans_of(long_log, ten_million.Question("events", ask), no_scans=True)
 

@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import pytest
 
 from rq_core.model import events as history
-from rq_core.model.effects import CLEARS, EFFECTS
-from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State, Transition
+from rq_core.model.table.effects import CLEARS, EFFECTS
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
+from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event, State, Transition
 from sql_audit.mirror import intake as entries
-from sql_audit.mirror.fold import Folder
-from sql_audit.mirror.kinds import KINDS, LANE_LENGTH_MAX
-from sql_audit.proof.derive import Derivation
-from sql_audit.store import tables
-from sql_audit.store.copy import copy_text
-from sql_audit.store.rows import CLAIM_TASK, Attempt, Job
+from sql_audit.mirror.field_types import KINDS, LANE_LENGTH_MAX
+from sql_audit.mirror.projection.fold import Folder
+from sql_audit.proof.derived_rows import Derivation
+from sql_audit.store.connection.copy import copy_text
+from sql_audit.store.job_rows import CLAIM_TASK, Attempt, Job
+from sql_audit.store.schema import tables
 
 EPOCH = 1_795_225_746_504
 TASKS = ("send", "resize")

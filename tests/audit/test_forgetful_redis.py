@@ -12,14 +12,14 @@ from rq_core.connections.client import Client
 from rq_core.errors import AuditOff
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from sql_audit.errors import QueuesElsewhere
-from sql_audit.mirror import service, sources
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror import service, source_registry
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import history
-from sql_audit.store.database import Database
-from sql_audit.store.tables import job
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import job
 from tests.kit.command import audit
 
 TASK = profile("task")
@@ -48,7 +48,7 @@ def test_a_flushed_queue_is_mirrored_on(valkey_url: str, audit_url: str) -> None
         client.run(client.calls.delivery.ask([["FLUSHALL"]]))
         after = client.run(client.calls.enqueue.many(new_jobs(2))).ids
         # Used before a mirror came, it has a queue without a stamp: a person says that it is the same server.
-        sources.adopt(Outbox(client), database)
+        source_registry.adopt(Outbox(client), database)
         mirror(client, database)
 
         assert client.run(client.calls.reads.counts("q")).audit

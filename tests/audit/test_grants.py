@@ -13,12 +13,13 @@ from sqlalchemy.exc import DBAPIError
 from rq_core.connections.client import Client
 from sql_audit.errors import SchemaUnseen
 from sql_audit.mirror import service
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store import migrate, place
-from sql_audit.store.database import Database
+from sql_audit.store import migrate
+from sql_audit.store.connection import database_identity
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
@@ -122,7 +123,7 @@ def test_a_role_that_may_not_write_switches_no_log_on_or_off(
             assert "permission denied" in done.output
         return client.run(client.calls.reads.counts(QUEUE)).audit
 
-    place.check(owner)
+    database_identity.check(owner)
     assert not switched("on", reader), "it has no cursor yet"
     assert switched("on", mirror)
     run(client, mirror)
@@ -191,7 +192,7 @@ def test_a_writer_that_the_server_disconnected_while_it_rested_is_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As idle_session_timeout does."""
-    monkeypatch.setattr("sql_audit.store.database.PAUSE_S", 0.0)
+    monkeypatch.setattr("sql_audit.store.connection.database.PAUSE_S", 0.0)
     database = Database(postgres_url)
     migrate.upgrade(database)
     fleet = Fleet(client, 3)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from rq_core.model.outcome import Kept, Succeeded
-from rq_core.model.values import FULL, pack
-from sql_audit.mirror.source import Outbox
+from rq_core.model.result_encoding import FULL, pack
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.drift import compare
-from sql_audit.store.database import Database
-from sql_audit.upkeep.off import switch_off
+from sql_audit.proof.compare.drift import compare
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import apply
+from sql_audit.upkeep.switch_off import switch_off
 from tests.audit.pruning import DAY, prune_at
 from tests.kit import auditlog
 from tests.kit.command import command

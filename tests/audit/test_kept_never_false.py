@@ -11,12 +11,12 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.doctor import diagnose
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.drift import compare
-from sql_audit.store.database import Database
-from sql_audit.upkeep.off import switch_off
+from sql_audit.proof.compare.drift import compare
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import apply
+from sql_audit.upkeep.switch_off import switch_off
 from tests.kit import auditlog
 from tests.kit.fleet import QUEUE, Fleet
 

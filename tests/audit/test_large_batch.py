@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from sql_audit.queries import timeline
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.command import audit
 
 QUEUE = "mail"

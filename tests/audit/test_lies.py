@@ -13,8 +13,8 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
-from sql_audit.store.tables import metadata
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import metadata
 from tests.kit import auditlog
 from tests.kit.liar import lying
 from tests.kit.outbox import StreamWriter

@@ -14,8 +14,8 @@ from sql_audit.mirror.turn import STEPS, Mirror, Outcome
 from sql_audit.proof import record
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
-from sql_audit.store.database import Database
-from sql_audit.store.tables import APPEND_ONLY, mirror_prune
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import APPEND_ONLY, mirror_prune
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue

@@ -11,7 +11,7 @@ from click.testing import Result
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import timeline
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.times import readable
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog

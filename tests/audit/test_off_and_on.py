@@ -13,12 +13,12 @@ from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from sql_audit.mirror import service
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.mirroring import mirroring
 from tests.kit.wait import wait_until

@@ -23,13 +23,13 @@ from rq_core.errors import AuditBacklogFull
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from sql_audit.mirror import service
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
+from sql_audit.store.connection.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog, stopped_mirror
 from tests.kit.mirroring import mirroring

@@ -15,7 +15,7 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.store.partitions import Month, create_ahead, month_of, partitions
 from tests.audit.conftest import QUEUE
 from tests.audit.pruning import days, prune_at, two_seasons
@@ -182,7 +182,7 @@ def test_a_number_is_taken_whatever_its_month(
 ) -> None:
     """The key of a partitioned table has the time in it; the number alone must not come twice."""
     from sql_audit.errors import PlaceTaken
-    from sql_audit.store.copy import EventRows
+    from sql_audit.store.connection.copy import EventRows
 
     create_ahead(postgres, writer.now_ms)
     writer.life("a")

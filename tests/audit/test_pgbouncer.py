@@ -12,13 +12,13 @@ import psycopg
 import pytest
 
 from rq_core.connections.client import Client
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import history
 from sql_audit.store import migrate, partitions
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.pgbouncer import pgbouncer

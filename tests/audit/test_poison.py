@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rq_core.app.redaction import MESSAGE_MAX, describe
+from rq_core.app.handlers.redaction import MESSAGE_MAX, describe
 from rq_core.connections.client import Client
 from rq_core.doctor import diagnose, repair
 from rq_core.errors import QueueDamaged
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol import claims
-from sql_audit.mirror.fold import Folder
+from rq_core.protocol.calls import claims
 from sql_audit.mirror.intake import Intake, unpack
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.projection.fold import Folder
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import history, timeline
-from sql_audit.store.copy import EventRows
-from sql_audit.store.database import Database
-from sql_audit.store.driver_errors import data_refused
-from sql_audit.store.tables import EVENT_COLUMNS
+from sql_audit.store.connection.copy import EventRows
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import data_refused
+from sql_audit.store.schema.tables import EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue

@@ -17,10 +17,10 @@ from sqlalchemy import select
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.store.database import Database
-from sql_audit.store.tables import metadata
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import metadata
 from tests.kit import auditlog, crew
 from tests.kit.crew import worker_process
 from tests.kit.secrets import SECRET

@@ -20,10 +20,10 @@ from sql_audit.proof.record import record_proofs
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.chain import found_text
-from sql_audit.store.copy import copy_text
-from sql_audit.store.database import Database
+from sql_audit.store.connection.copy import copy_text
+from sql_audit.store.connection.database import Database
 from sql_audit.store.partitions import create_ahead
-from sql_audit.store.tables import mirror_prune
+from sql_audit.store.schema.tables import mirror_prune
 from sql_audit.upkeep.plan import Rules, plan
 from sql_audit.upkeep.prune import prune, remove
 from tests.audit.conftest import QUEUE

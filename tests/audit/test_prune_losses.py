@@ -9,16 +9,16 @@ import pytest
 import redis
 
 from rq_core.connections.client import Client
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from sql_audit import times
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import history, timeline
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.plan import Rules, plan
 from sql_audit.upkeep.prune import Pruned, prune
 from tests.audit.epochs.forgetting import START_MS, enqueue, orphaned, timed_client

@@ -15,8 +15,8 @@ from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import history, window
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
-from sql_audit.store.mirrored import origins
+from sql_audit.store.connection.database import Database
+from sql_audit.store.log_queues import origins
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.command import audit

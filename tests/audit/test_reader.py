@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from rq_core.connections.client import Client
-from rq_core.model.effects import CLAIM_ENDS
 from rq_core.model.plugins import LogOverview
-from rq_core.protocol import claims
+from rq_core.model.table.effects import CLAIM_ENDS
+from rq_core.protocol.calls import claims
 from sql_audit.errors import AuditEmpty, AuditUnavailable
 from sql_audit.proof.record import record_proofs
 from sql_audit.proof.verify import verify
 from sql_audit.queries.reader import SETTLED_MS, LogReader, open_reader
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.audit.epochs.forgetting import START_MS, enqueue, timed_client
 from tests.kit import auditlog
 from tests.kit.agreement import drain

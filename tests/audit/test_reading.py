@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import RawFields
+from sql_audit.mirror.redis_access import RawFields
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.background import BackgroundCall
-from sql_audit.store.database import Database
+from sql_audit.store.connection.background import BackgroundCall
+from sql_audit.store.connection.database import Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from sql_audit.mirror.turn import Mirror
-from sql_audit.store.database import Database
-from sql_audit.store.tables import metadata
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import metadata
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamWriter

@@ -16,13 +16,13 @@ from rq_core.errors import (
     UsageError,
 )
 from rq_core.model.job import NewJob, profile
-from rq_core.model.scopes import scope
-from rq_core.protocol import claims
-from sql_audit.mirror.source import Outbox
+from rq_core.model.limits.scopes import scope
+from rq_core.protocol.calls import claims
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 
 NAMES = {

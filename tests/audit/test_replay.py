@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from rq_core.model.events import OutboxId
-from rq_core.model.names import digest_of
-from sql_audit.proof.beginnings import Beginning
+from rq_core.model.unique_names import digest_of
+from sql_audit.proof.epoch_starts import Beginning
 from sql_audit.proof.findings import Violation
-from sql_audit.proof.replay import Replay
-from sql_audit.store.tables import EVENT_COLUMNS
-from sql_audit.store.text import to_json
+from sql_audit.proof.replay.replay import Replay
+from sql_audit.store.schema.tables import EVENT_COLUMNS
+from sql_audit.store.storable_text import to_json
 from tests.kit.story import MemoryWriter, Story
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from rq_core.errors import ServerUnavailable, UnknownQueue
 from sql_audit.errors import AuditUnavailable, QueuesElsewhere
 from sql_audit.mirror import service as run
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue
 from tests.kit.processes import python

@@ -8,10 +8,10 @@ import pytest
 
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
-from rq_core.protocol.plan import Plan
-from rq_core.protocol.reads import Reads
-from sql_audit.proof.drift import compare
-from sql_audit.store.database import Database
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.reads.reads import Reads
+from sql_audit.proof.compare.drift import compare
+from sql_audit.store.connection.database import Database
 from tests.audit.epochs.forgetting import enqueue
 from tests.audit.test_compared_while_busy import doctor
 from tests.kit.agreement import drain

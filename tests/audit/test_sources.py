@@ -21,11 +21,11 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from sql_audit.errors import SourceDiffers
 from sql_audit.mirror import service
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.queries.history import audit_id
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit, command
 from tests.kit.liar import lying

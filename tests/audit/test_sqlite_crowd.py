@@ -9,7 +9,7 @@ import pytest
 from scripts.measure.once import sqlite_crowd
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import CHECKPOINT_PAGES, Database
+from sql_audit.store.connection.database import CHECKPOINT_PAGES, Database
 from tests.kit import auditlog
 
 FULL = 2

@@ -15,7 +15,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from sql_audit.store import driver_errors
+from sql_audit.store.connection import driver_errors
 from tests.kit import crew
 from tests.kit.processes import ROOT, Child
 from tests.kit.wait import wait_until

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from rq_core.connections.client import Client
-from sql_audit.proof.drift import compare
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.processes import Child, mirror

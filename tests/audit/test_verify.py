@@ -17,10 +17,10 @@ from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import heads, verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import Link, found_digest, genesis, rows_digest
-from sql_audit.store.copy import copy_text
-from sql_audit.store.database import Database
-from sql_audit.store.tables import EVENT_COLUMNS
-from sql_audit.store.text import to_json
+from sql_audit.store.connection.copy import copy_text
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import EVENT_COLUMNS
+from sql_audit.store.storable_text import to_json
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.command import audit

@@ -16,18 +16,18 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.keys import queue_keys
-from rq_core.model.values import pack
-from rq_core.protocol import claims
+from rq_core.model.result_encoding import pack
+from rq_core.protocol.calls import claims
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.drift import compare
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
-from sql_audit.store.copy import EventRows
-from sql_audit.store.database import Database
-from sql_audit.upkeep.off import switch_off
+from sql_audit.store.connection.copy import EventRows
+from sql_audit.store.connection.database import Database
+from sql_audit.upkeep.switch_off import switch_off
 from tests.audit.pruning import DAY, prune_at
 from tests.kit import auditlog
 from tests.kit.command import audit

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from sql_audit.mirror.turn import Mirror
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.outbox import StreamWriter

@@ -13,7 +13,7 @@ from scripts.measure.once import ten_million
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import history, window
 from sql_audit.queries.history import Report
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamWriter, enqueue

@@ -15,9 +15,9 @@ import pytest
 import redis
 
 from rq_core import App
-from rq_core.connections.wire import PoolWire
+from rq_core.connections.transport import PoolWire
 from rq_core.model.job import Claim, NewJob
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit.processes import ROOT
 from tests.kit.seed import WORKER, Seed

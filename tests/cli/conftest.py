@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 
 
 @dataclass

@@ -13,7 +13,7 @@ from rq_core import App, Cap, Rate
 from rq_core.app.task import Task
 from rq_core.model.job import Claim
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from tests.cli.conftest import CommandLine
 
 
@@ -334,7 +334,7 @@ def test_ahead_is_of_its_lane_in_a_fair_queue(cli: CommandLine, app: App) -> Non
 def test_ahead_of_very_many_is_a_lower_bound(
     cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rq_core.protocol.scope_reads.AHEAD_MAX", 3)
+    monkeypatch.setattr("rq_core.protocol.reads.scope_reads.AHEAD_MAX", 3)
     for n in range(5):
         enqueue(task, f"{n}", tenant=f"t{n}")
 

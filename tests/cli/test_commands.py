@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from rq_core import App, RetryPolicy
-from rq_core.cli.change import parse_assignment
+from rq_core.cli.commands.change import parse_assignment
 from rq_core.cli.options import actor
 from rq_core.connections.client import Client
 from rq_core.embedded.server import ServerStatus
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import NAME_PATTERN, queue_keys
-from rq_core.model.machine import LEFT_OPEN
-from rq_core.model.text import printable
-from rq_core.protocol import claims
+from rq_core.model.lib.text import printable
+from rq_core.model.table.machine import LEFT_OPEN
+from rq_core.protocol.calls import claims
 from rq_core.views.text import ago, span, utc
 from tests.cli.conftest import CommandLine
 from tests.kit.servers import RedisServer
@@ -362,7 +362,7 @@ def test_a_requeued_job_shows_no_error_of_its_former_life(cli: CommandLine, kill
 def test_dead_jobs_are_read_page_by_page(
     cli: CommandLine, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rq_core.protocol.job_reads.PAGE", 2)
+    monkeypatch.setattr("rq_core.protocol.reads.job_reads.PAGE", 2)
     kill("mail", *(f"d{n}" for n in range(5)))
 
     assert [job["id"] for job in cli.json("dead", "mail")] == ["d4", "d3", "d2", "d1", "d0"]

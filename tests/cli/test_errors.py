@@ -370,7 +370,7 @@ def test_an_interrupted_command_is_quiet_and_exits_with_130(
     def interrupt(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("rq_core.cli.lists.connect", interrupt)
+    monkeypatch.setattr("rq_core.cli.commands.lists.connect", interrupt)
 
     result = cli("queues")
 

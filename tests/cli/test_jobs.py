@@ -8,9 +8,10 @@ import pytest
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
-from rq_core.model.machine import Priority
-from rq_core.protocol import claims, job_reads, presence
-from rq_core.protocol.presence import Presence
+from rq_core.model.table.machine import Priority
+from rq_core.protocol.calls import claims
+from rq_core.protocol.reads import job_reads, worker_registry
+from rq_core.protocol.reads.worker_registry import Presence
 from tests.cli.conftest import CommandLine
 
 
@@ -23,7 +24,7 @@ def enqueue(client: Client, *ids: str, task: str = "send", **how: Any) -> None:
 def here(client: Client, worker: str, *tasks: str) -> None:
     """A worker with these tasks says that it is there."""
     says = Presence("h", 1, "0.1.0", f"c0de-{worker}", ("mail",), 10, 0, 1)
-    client.run(presence.tell("rqc", worker, says, ["mail"], tasks))
+    client.run(worker_registry.tell("rqc", worker, says, ["mail"], tasks))
 
 
 def ids(found: list[dict[str, Any]]) -> list[str]:

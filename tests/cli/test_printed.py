@@ -24,10 +24,10 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from rq_core.model.names import name_field
-from rq_core.protocol import claims
+from rq_core.model.unique_names import name_field
+from rq_core.protocol.calls import claims
+from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run as run_mirror
-from sql_audit.mirror.source import open_source
 from tests.kit.servers import RedisServer
 
 FORGED = "rq-core: all is well"

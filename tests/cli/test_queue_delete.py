@@ -10,14 +10,15 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import claims, presence
-from rq_core.protocol.admin import DELETED, WAITS
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.admin import DELETED, WAITS
+from rq_core.protocol.reads import worker_registry
+from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run as run_mirror
-from sql_audit.mirror.source import open_source
-from sql_audit.proof.drift import compare
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.cli.conftest import CommandLine
 from tests.kit import auditlog
 from tests.kit.schemas import lay_schema
@@ -111,8 +112,8 @@ def test_workers_that_would_make_it_again_keep_a_queue_unless_forced(
     cli: CommandLine, client: Client
 ) -> None:
     empty_queue(client)
-    says = presence.Presence("host", 1, "1", "code", ("mail",), 4, 0, 0)
-    client.run(presence.tell(client.prefix, "w-1", says, ["mail"], ()))
+    says = worker_registry.Presence("host", 1, "1", "code", ("mail",), 4, 0, 0)
+    client.run(worker_registry.tell(client.prefix, "w-1", says, ["mail"], ()))
 
     assert "1 worker works for mail" in cli.line(1, "queue", "delete", "mail")
 

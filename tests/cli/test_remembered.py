@@ -8,8 +8,8 @@ import pytest
 
 from rq_core import App, Unique
 from rq_core.connections.client import Client
-from rq_core.model.remembered import id_of_key
-from rq_core.protocol import claims
+from rq_core.model.idempotency import id_of_key
+from rq_core.protocol.calls import claims
 from tests.cli.conftest import CommandLine
 
 

@@ -7,14 +7,16 @@ import pytest
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.wire import PoolWire
+from rq_core.connections.transport import PoolWire
 from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys, queues_key
-from rq_core.protocol import claims, presence, server_check
-from rq_core.protocol.plan import Patience, Unsent
-from rq_core.protocol.presence import Presence
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine import server_check
+from rq_core.protocol.engine.plan import Patience, Unsent
+from rq_core.protocol.reads import worker_registry
+from rq_core.protocol.reads.worker_registry import Presence
 from tests.kit.clusters import RedisCluster
 from tests.kit.servers import free_port
 
@@ -49,8 +51,8 @@ def test_one_look_shows_queues_of_all_shards(cluster: RedisCluster) -> None:
         for queue in queues:
             client.run(client.calls.enqueue.many(jobs(queue)))
         says = Presence("h", 1, "0.1.0", "c0de", tuple(queues), 10, 0, 0)
-        client.run(presence.tell("rqc", "w-1", says, queues, ["send"]))
-        client.run(presence.sweep("rqc", queues))
+        client.run(worker_registry.tell("rqc", "w-1", says, queues, ["send"]))
+        client.run(worker_registry.sweep("rqc", queues))
 
         found = client.run(client.calls.reads.overview())
 

@@ -11,7 +11,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.clusters import RedisCluster
 from tests.kit.mirroring import mirroring

@@ -19,7 +19,7 @@ from rq_core.process.supervisor import meet
 from rq_core.worker import Worker, WorkerOptions, startup
 from sql_audit.proof.result import QueueResult
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.clusters import FAILOVER_S, RedisCluster
 from tests.kit.mirroring import mirroring
 from tests.kit.servers import engines

@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, delete, insert
 from rq_core.connections.client import Client
 from rq_core.embedded import server
 from sql_audit.demo.stage import find_files, most_at_once
-from sql_audit.store.tables import job_event
+from sql_audit.store.schema.tables import job_event
 
 
 def run_demo(cwd: Path, *options: str) -> dict[str, Any]:

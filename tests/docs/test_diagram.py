@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from rq_core.model.machine import TRANSITIONS, State
+from rq_core.model.table.machine import TRANSITIONS, State
 from scripts.docs import diagram
 from scripts.docs.site import foreign
 

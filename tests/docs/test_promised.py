@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from rq_core.connections import line, wire
-from rq_core.protocol.plan import Patience
+from rq_core.connections import connection, transport
+from rq_core.protocol.engine.plan import Patience
 from tests.docs.transcript import DOCS
 
 
@@ -28,10 +28,10 @@ def test_a_page_says_how_long_a_call_waits_that_was_sent() -> None:
 
     for words in (
         f"could not be sent: no connection | {patience.unsent:g} s",
-        f"({line.CONNECT_TIMEOUT_S:g} s at most)",
+        f"({connection.CONNECT_TIMEOUT_S:g} s at most)",
         f"the server to answer again, {patience.unknown:g} s at most | `OutcomeUnknown`",
-        f"gives a connection up after {wire.SOCKET_TIMEOUT_S:g} s without a reply",
-        f"a worker after {wire.WORKER_SOCKET_TIMEOUT_S:g} s",
+        f"gives a connection up after {transport.SOCKET_TIMEOUT_S:g} s without a reply",
+        f"a worker after {transport.WORKER_SOCKET_TIMEOUT_S:g} s",
     ):
         assert words in said
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from rq_core.doctor import Kind, diagnose, repair
-from rq_core.model.machine import TRANSITIONS
+from rq_core.model.table.machine import TRANSITIONS
 from tests.kit.clock import timed_with
 from tests.kit.consistency import assert_consistent
 from tests.kit.scenes import SCENES, Scene

@@ -16,11 +16,11 @@ from rq_core.errors import QueueDamaged, ServerUnsuitable
 from rq_core.model.events import OutboxId
 from rq_core.model.job import Claim, NewJob, profile
 from rq_core.model.keys import KEYS, queue_keys
-from rq_core.model.machine import Priority, State
-from rq_core.protocol import audit, claims
-from rq_core.protocol.claims import Claimed
-from rq_core.protocol.plan import Call
-from rq_core.protocol.steps import read_lines
+from rq_core.model.table.machine import Priority, State
+from rq_core.protocol.calls import audit, claims
+from rq_core.protocol.calls.claims import Claimed
+from rq_core.protocol.engine.plan import Call
+from rq_core.protocol.reads.steps import read_lines
 from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed
 from tests.kit.snapshots import lines_of

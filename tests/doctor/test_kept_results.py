@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rq_core.model.outcome import Cancelled, Kept, Succeeded
-from rq_core.model.values import pack
-from rq_core.protocol.endings import Absent
+from rq_core.model.result_encoding import pack
+from rq_core.protocol.reads.result_reads import Absent
 from tests.kit.consistency import assert_consistent
 from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rq_core.doctor import repair
-from rq_core.protocol import whole_queue
+from rq_core.protocol.reads import whole_queue
 from tests.doctor.test_every_index import lose
 from tests.kit.busy import TENANTS, Busy
 from tests.kit.doctor import look, named

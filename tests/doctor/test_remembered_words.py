@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from rq_core.doctor import Finding
-from rq_core.doctor.results import value_by
-from rq_core.model.ends import End
+from rq_core.doctor.result_check import value_by
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import Event
-from rq_core.model.names import digest_of
-from rq_core.model.values import pack
-from rq_core.protocol.audit import remember
+from rq_core.model.job_ends import End
+from rq_core.model.result_encoding import pack
+from rq_core.model.table.machine import Event
+from rq_core.model.unique_names import digest_of
+from rq_core.protocol.calls.audit import remember
 from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed
 

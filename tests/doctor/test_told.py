@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rq_core.doctor import Finding, Kind
-from rq_core.doctor.settings import SHOWN_MAX
+from rq_core.doctor.settings_check import SHOWN_MAX
 from rq_core.model.settings import FLAGS, SETTINGS
 from tests.kit.busy import Busy
 from tests.kit.doctor import look, mend

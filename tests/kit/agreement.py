@@ -6,17 +6,17 @@ from sqlalchemy import text
 
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
-from sql_audit.mirror import refold
+from sql_audit.mirror.projection import rebuild
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.drift import compare
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import QueueResult, Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import history as queries
 from sql_audit.store import orphans
-from sql_audit.store.database import Database
-from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from tests.kit import auditlog
 from tests.kit.fleet import QUEUE
 
@@ -39,7 +39,7 @@ def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[ob
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, QUEUE)
         ends = orphans.ends(connection, QUEUE, orphaned)
-    jobs, attempts = refold.folded(QUEUE, ids, told, orphaned, ends)
+    jobs, attempts = rebuild.folded(QUEUE, ids, told, orphaned, ends)
     return set(map(tuple, jobs)), set(map(tuple, attempts))
 
 

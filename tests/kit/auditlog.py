@@ -8,15 +8,15 @@ from typing import Any
 
 from sqlalchemy import text
 
-from rq_core.model.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.events import OutboxId, decode
-from rq_core.model.machine import Event
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
+from rq_core.model.table.machine import Event
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import Link, found_digest, genesis, rows_digest
-from sql_audit.store.copy import copy_text
-from sql_audit.store.database import Database
-from sql_audit.store.tables import EVENT_COLUMNS
+from sql_audit.store.connection.copy import copy_text
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import EVENT_COLUMNS
 
 
 def drain(mirror: Mirror, turns: int = 1000) -> int:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rq_core.model import events
-from rq_core.model.fields import STATE_FIELDS
-from rq_core.model.machine import PRIORITIES, State
 from rq_core.model.settings import RESULT_COST, SLOT_ANSWER
+from rq_core.model.table.fields import STATE_FIELDS
+from rq_core.model.table.machine import PRIORITIES, State
 from tests.kit.lanes import lane_problems
 from tests.kit.snapshots import fields_of, lines_of, number_of
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rq_core.model.job import profile
-from rq_core.model.values import pack
+from rq_core.model.result_encoding import pack
 from tests.kit.seed import Seed
 
 HOUR_MS = 3_600_000

@@ -8,10 +8,10 @@ from typing import Any, Final
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile, ties_of
-from rq_core.model.scopes import lane_name
-from rq_core.model.values import DIGEST, FULL, pack
-from rq_core.protocol import claims
-from rq_core.protocol.admin import Change
+from rq_core.model.limits.scopes import lane_name
+from rq_core.model.result_encoding import DIGEST, FULL, pack
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.admin import Change
 
 QUEUE = "q"
 TENANTS = ("acme", "umbrella", "wayne")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import rq_core.doctor
-from sql_audit.proof import drift
+from sql_audit.proof.compare import drift
 
 _FILE = Path(os.environ["RQ_FOUND"])
 

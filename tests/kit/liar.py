@@ -10,9 +10,9 @@ from sqlalchemy import Connection, text
 
 from sql_audit.proof.log import LAST_PRUNE
 from sql_audit.store.chain import Link, found_digest, genesis, rows_digest
-from sql_audit.store.copy import copy_text
-from sql_audit.store.database import Database
-from sql_audit.store.statements import CHAIN_ID
+from sql_audit.store.connection.copy import copy_text
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.statements import CHAIN_ID
 from tests.kit import auditlog
 
 

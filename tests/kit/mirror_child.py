@@ -10,7 +10,7 @@ from collections import Counter
 
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.outbox import StreamSource
 
 

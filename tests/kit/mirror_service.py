@@ -19,8 +19,8 @@ from typing import Any
 
 from rq_core.connections.client import Client
 from sql_audit.mirror import service
-from sql_audit.mirror.source import Outbox
-from sql_audit.store import database
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.store.connection import database
 
 
 def stopping_at(fatal: str) -> Callable[[str], None]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sql_audit.mirror import service
-from sql_audit.mirror.source import open_source
-from sql_audit.store.database import Database
+from sql_audit.mirror.redis_access import open_source
+from sql_audit.store.connection.database import Database
 
 
 @contextmanager

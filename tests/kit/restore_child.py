@@ -8,8 +8,8 @@ import signal
 import sys
 
 from rq_core.connections.client import Client
-from rq_core.protocol.plan import Call, Plan, T
-from sql_audit.store.database import Database
+from rq_core.protocol.engine.plan import Call, Plan, T
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import apply
 
 

@@ -12,10 +12,10 @@ from rq_core.doctor.finding import LOWER
 from rq_core.doctor.image import LISTS
 from rq_core.model.job import Claim, NewJob
 from rq_core.model.keys import KEY_TYPES
-from rq_core.model.machine import State
-from rq_core.model.values import FULL, unpack
-from rq_core.model.values import pack as pack_value
-from rq_core.protocol.enqueue import pack
+from rq_core.model.result_encoding import FULL, unpack
+from rq_core.model.result_encoding import pack as pack_value
+from rq_core.model.table.machine import State
+from rq_core.protocol.calls.enqueue import pack
 from rq_core.scripts.script import Script
 from tests.kit.failover import fail_over
 from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import servers
 
 TEMPLATE = "migrated"

@@ -9,22 +9,22 @@ from typing import Any, Self
 import redis
 
 from rq_core.connections.client import Client
-from rq_core.connections.wire import Wire
+from rq_core.connections.transport import Wire
 from rq_core.model.events import Entry, JobRecord, decode
 from rq_core.model.job import Claim, NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
-from rq_core.model.machine import Priority, State
-from rq_core.model.names import digest_of
-from rq_core.model.scopes import lane_name
-from rq_core.protocol import claims
-from rq_core.protocol.admin import Change
-from rq_core.protocol.audit import Restoration, put_back, take_out
-from rq_core.protocol.caps import CapChange
-from rq_core.protocol.claims import Claimed, Extended
-from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.enqueue import Accepted
+from rq_core.model.limits.scopes import lane_name
+from rq_core.model.table.machine import Priority, State
+from rq_core.model.unique_names import digest_of
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.admin import Change
+from rq_core.protocol.calls.audit import Restoration, put_back, take_out
+from rq_core.protocol.calls.caps import CapChange
+from rq_core.protocol.calls.claims import Claimed, Extended
+from rq_core.protocol.calls.enqueue import Accepted
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Call, Patience, Plan
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Call, Patience, Plan
 from rq_core.scripts.script import Script
 from tests.kit.clock import Clock, timed
 from tests.kit.consistency import assert_consistent

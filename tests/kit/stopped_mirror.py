@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.store import database
+from sql_audit.store.connection import database
 from tests.kit.outbox import StreamSource
 
 TIMEOUT_MS = 4_000

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rq_core.model.events import OutboxId
-from rq_core.model.scopes import lane_name
-from sql_audit.mirror.fold import Folder
+from rq_core.model.limits.scopes import lane_name
 from sql_audit.mirror.intake import take
-from sql_audit.store.rows import EventRow
+from sql_audit.mirror.projection.fold import Folder
+from sql_audit.store.job_rows import EventRow
 
 TENANTS = ("acme", "umbrella", "wayne", "stark")
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rq_core.connections.wire import AsyncPoolWire, PoolWire
-from rq_core.protocol.plan import Lost, Unsent
+from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.protocol.engine.plan import Lost, Unsent
 
 
 def _is_call(command: Sequence[Any]) -> bool:

@@ -9,8 +9,8 @@ import pytest
 from rq_core.errors import QueueDamaged
 from rq_core.model.job import NewJob, profile
 from rq_core.model.state_line import LINE_MAX
-from rq_core.protocol.claims import SWEEP_MAX
-from rq_core.protocol.steps import LONG, read_lines
+from rq_core.protocol.calls.claims import SWEEP_MAX
+from rq_core.protocol.reads.steps import LONG, read_lines
 from rq_core.scripts.script import directory, function
 from tests.kit.lua_patterns import Pattern, hard_texts, lua_texts, patterns_of
 from tests.kit.seed import Seed

@@ -150,7 +150,7 @@ def test_many_lanes_join_those_that_wait_for_a_rate(
 ) -> None:
     """Each new lane looked at all that the call had put behind the spent rate before it: four times as many jobs kept
     the server busy sixteen times as long. Compared with a rate that nobody spent, in Redis' own time."""
-    monkeypatch.setattr("rq_core.protocol.enqueue.ENQUEUE_CHUNK", JOINING)
+    monkeypatch.setattr("rq_core.protocol.calls.enqueue.ENQUEUE_CHUNK", JOINING)
     seed.cap("spent@60s", "1/60000ms/1")
     seed.cap("free@60s", "none")
     seed.enqueue("taken", "first", scopes=["spent@60s="])

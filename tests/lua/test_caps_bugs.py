@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rq_core.app.placing import full_rules
+from rq_core.app.limits.lane_assignment import full_rules
 from rq_core.model.events import Entry
-from rq_core.model.machine import Event
+from rq_core.model.table.machine import Event
 from tests.kit.lanes import holders_of
 from tests.kit.seed import LEASE_MS, Seed
 from tests.kit.snapshots import fields_of, lines_of

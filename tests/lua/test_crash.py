@@ -15,9 +15,9 @@ import redis
 
 from rq_core import errors
 from rq_core.model.keys import KEY_TYPES
-from rq_core.model.machine import TRANSITIONS
 from rq_core.model.settings import BATCH_MAX
-from rq_core.protocol.plan import Patience
+from rq_core.model.table.machine import TRANSITIONS
+from rq_core.protocol.engine.plan import Patience
 from rq_core.scripts.script import names
 from tests.kit.clock import CLOCK_KEY, timed, timed_with
 from tests.kit.consistency import assert_consistent

@@ -9,8 +9,8 @@ import redis
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
-from rq_core.model.scopes import lane_name
-from rq_core.protocol import claims
+from rq_core.model.limits.scopes import lane_name
+from rq_core.protocol.calls import claims
 from rq_core.scripts.script import Script, names
 from tests.kit.clock import timed
 from tests.kit.seed import LEASE_MS, Seed

@@ -13,8 +13,8 @@ from rq_core.connections.client import Client
 from rq_core.doctor import examine
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol import claims
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine.plan import Patience
 from tests.kit.consistency import assert_consistent
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until

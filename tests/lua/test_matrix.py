@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rq_core.model.job import Claim
-from rq_core.model.machine import TRANSITIONS, Event, State, Transition
+from rq_core.model.table.machine import TRANSITIONS, Event, State, Transition
 from tests.kit.consistency import assert_consistent
 from tests.kit.listener import Listener
 from tests.kit.seed import LEASE_MS, NO_FENCE, QUEUE, WORKER, Seed, events_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rq_core.model.keys import KEY_TYPES, queue_keys
-from rq_core.model.machine import State
+from rq_core.model.table.machine import State
 from rq_core.scripts import script
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function

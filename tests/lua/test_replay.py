@@ -11,14 +11,14 @@ from rq_core import errors
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
-from rq_core.model.machine import State
-from rq_core.protocol import claims
-from rq_core.protocol.admin import Change
-from rq_core.protocol.claims import Claimed
-from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.enqueue import Accepted
+from rq_core.model.table.machine import State
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.admin import Change
+from rq_core.protocol.calls.claims import Claimed
+from rq_core.protocol.calls.enqueue import Accepted
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Call, Patience
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Call, Patience
 from rq_core.scripts.script import function, names
 from tests.kit.clock import timed
 from tests.kit.consistency import assert_consistent

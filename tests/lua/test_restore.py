@@ -7,8 +7,8 @@ import pytest
 from rq_core import errors
 from rq_core.model.events import fold_all
 from rq_core.model.job import spec_of
-from rq_core.model.machine import State
-from rq_core.model.names import digest_of
+from rq_core.model.table.machine import State
+from rq_core.model.unique_names import digest_of
 from tests.kit.seed import Seed, events_of, spec
 
 

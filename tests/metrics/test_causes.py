@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from rq_core.metrics.causes import causes
-from rq_core.protocol import presence
-from rq_core.protocol.presence import Presence
+from rq_core.protocol.reads import worker_registry
+from rq_core.protocol.reads.worker_registry import Presence
 from tests.kit.seed import Seed
 
 LEASE_MS = 30_000
@@ -30,7 +30,7 @@ def works(
 ) -> None:
     """A worker says that it is there; with ``silent_s``, so long ago."""
     says = Presence("web-1", 1, "0.1.0", "c0de0001", (seed.queue,), 1, 1, 0)
-    seed.client.run(presence.tell("rqc", worker, says, [seed.queue], tasks))
+    seed.client.run(worker_registry.tell("rqc", worker, says, [seed.queue], tasks))
     row = seed.control.hget(seed.keys("workers"), worker)
     seen, _, facts = str(row).partition(" ")
     seed.control.hset(seed.keys("workers"), worker, f"{int(seen) - silent_s} {facts}")
@@ -113,7 +113,7 @@ def test_a_worker_that_stopped_in_order_is_not_taken_for_one_that_fell_silent(se
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
     works(seed, "w-stopped")
-    seed.client.run(presence.leave("rqc", "w-stopped", [seed.queue]))
+    seed.client.run(worker_registry.leave("rqc", "w-stopped", [seed.queue]))
 
     assert said(seed)["RqCoreNoWorker"] == "1 ready, and no worker runs; one fell silent 10 min ago"
 

@@ -18,13 +18,13 @@ from rq_core.metrics.collector import QueueCollector, TaskNames, WorkerCollector
 from rq_core.metrics.shared import Shared
 from rq_core.metrics.table import BY_NAME, FAMILIES, LABELS, TASKS_MAX
 from rq_core.model.plugins import EndedClaims, LogOverview
-from rq_core.process.flow_totals import FlowTotals
-from rq_core.protocol import presence
-from rq_core.protocol.presence import Presence
-from rq_core.worker.flow import OTHER, FlowTable
+from rq_core.process.claim_totals import FlowTotals
+from rq_core.protocol.reads import worker_registry
+from rq_core.protocol.reads.worker_registry import Presence
+from rq_core.worker.claim_counters import OTHER, FlowTable
 from sql_audit.proof.record import record_proofs
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.agreement import drain
 from tests.kit.schemas import lay_schema
 from tests.kit.seed import Seed
@@ -102,7 +102,7 @@ def test_every_sample_is_in_the_table_and_every_family_has_samples(
     busy(seed)
     seed.control.config_set("maxmemory", "1gb")
     says = Presence("web-1", 1, "0.1.0", "c0de", (seed.queue,), 10, 3, 0)
-    seed.client.run(presence.tell("rqc", "w-1", says, [seed.queue], ["t"]))
+    seed.client.run(worker_registry.tell("rqc", "w-1", says, [seed.queue], ["t"]))
     drain(seed.client, database)
     record_proofs(database, verify(database))
     seed.enqueue("unmirrored")
@@ -295,7 +295,8 @@ def test_a_damaged_queue_is_told(collector_at: Callable[..., QueueCollector], se
 
 
 @pytest.mark.parametrize(
-    "imported", ["rq_core", "rq_core.cli.worker", "rq_core.process.serve", "rq_core.worker"]
+    "imported",
+    ["rq_core", "rq_core.cli.commands.worker", "rq_core.process.serve", "rq_core.worker"],
 )
 def test_the_extra_is_imported_by_nothing_that_does_without(imported: str) -> None:
     code = (
@@ -312,7 +313,7 @@ def test_without_the_extra_the_page_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from rq_core.metrics.page import worker_page\n"
-        "from rq_core.process.flow_totals import FlowTotals\n"
+        "from rq_core.process.claim_totals import FlowTotals\n"
         "print(*worker_page(FlowTotals())())"
     )
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from rq_core.metrics.collector import WorkerCollector
 from rq_core.model.job import Claim
-from rq_core.process.flow_totals import FlowTotals
-from rq_core.worker.flow import BOUNDS_S, OTHER, FlowTable, parts_of
+from rq_core.process.claim_totals import FlowTotals
+from rq_core.worker.claim_counters import BOUNDS_S, OTHER, FlowTable, parts_of
 from rq_core.worker.settlement import NOT_RUN, Settlement
 from tests.metrics.scrape import exposition
 

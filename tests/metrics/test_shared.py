@@ -8,7 +8,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.errors import ServerUnavailable
 from rq_core.metrics.shared import Shared, SharedOverview
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.engine.plan import Patience
 from tests.kit.seed import Seed
 from tests.kit.servers import free_port
 from tests.kit.wires import LossyWire

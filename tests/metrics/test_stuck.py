@@ -12,8 +12,8 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.metrics.alerts import ALERTS, Alert, When
 from rq_core.metrics.collector import QueueCollector
-from rq_core.protocol import presence
-from rq_core.protocol.presence import Presence
+from rq_core.protocol.reads import worker_registry
+from rq_core.protocol.reads.worker_registry import Presence
 from tests.kit.seed import Seed
 from tests.kit.servers import RedisServer, free_port
 from tests.metrics.scrape import Scrape, exposition, parsed
@@ -133,7 +133,7 @@ def test_of_a_healthy_queue_nothing_is_said(valkey_url: str, client: Client) -> 
         seed.enqueue("a", "b")
         seed.claim(1)
         says = Presence("web-1", 1, "0.1.0", "c0de0001", (QUEUE,), 10, 1, 0)
-        client.run(presence.tell("rqc", "w-1", says, [QUEUE], ["send"]))
+        client.run(worker_registry.tell("rqc", "w-1", says, [QUEUE], ["send"]))
 
         assert firing(before, scraped(valkey_url, None)) == {}
         assert top(valkey_url, None)["causes"] == []

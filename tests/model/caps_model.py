@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rq_core.model.limits import Limit
-from rq_core.model.scopes import lane_name, scopes_of
+from rq_core.model.limits.limit import Limit
+from rq_core.model.limits.scopes import lane_name, scopes_of
 from tests.kit.lanes import counted
 from tests.kit.seed import LEASE_MS
 from tests.model.machine import Job, Model

@@ -8,7 +8,7 @@ finishes from the clock on, so that nothing is saved up. (Goyal, Vin, Cheng 1996
 import math
 from dataclasses import dataclass, field
 
-from rq_core.model.scopes import scopes_of
+from rq_core.model.limits.scopes import scopes_of
 from tests.model.caps_model import CapsModel
 from tests.model.machine import Job
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rq_core.model.job import Claim, NewJob
-from rq_core.model.values import FULL, pack
-from rq_core.protocol.claims import Claimed
+from rq_core.model.result_encoding import FULL, pack
+from rq_core.protocol.calls.claims import Claimed
 from tests.kit.seed import Seed
 from tests.kit.snapshots import Snapshot
 from tests.model.machine import Queue

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from rq_core.model.fields import STATE_FIELDS
-from rq_core.model.machine import PRIORITIES
+from rq_core.model.table.fields import STATE_FIELDS
+from rq_core.model.table.machine import PRIORITIES
 from rq_core.scripts.script import Script
 from tests.kit.clock import timed
 from tests.kit.consistency import assert_consistent

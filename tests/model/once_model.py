@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from rq_core.protocol.enqueue import Accepted
+from rq_core.protocol.calls.enqueue import Accepted
 from tests.model.machine import Job, Queue, ids, picks
 
 UNIQUE = ["t/a", "t/b", "t/c"]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from rq_core.app.placing import full_rules
+from rq_core.app.limits.lane_assignment import full_rules
 from rq_core.errors import NothingDeclared
 from rq_core.model.events import Entry
-from rq_core.model.machine import PRIORITIES, Event
-from rq_core.model.scopes import lane_name
-from rq_core.protocol import claims
-from rq_core.protocol.claims import CLAIM_BYTES, SWEEP_MAX
-from rq_core.protocol.enqueue import Accepted
+from rq_core.model.limits.scopes import lane_name
+from rq_core.model.table.machine import PRIORITIES, Event
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.claims import CLAIM_BYTES, SWEEP_MAX
+from rq_core.protocol.calls.enqueue import Accepted
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function, include
 from tests.kit.clock import CLOCK, timed

@@ -16,7 +16,7 @@ import click
 import redis
 
 from rq_core.connections.client import Client
-from rq_core.model.values import DIGEST, FULL, VALUE_MAX
+from rq_core.model.result_encoding import DIGEST, FULL, VALUE_MAX
 from tests.kit.processes import ROOT
 from tests.kit.reaper import close_reaper
 from tests.kit.servers import DurablePostgres, Engine, RedisServer, engines

@@ -11,7 +11,7 @@ from rq_core import App
 from rq_core.connections.client import Client
 from rq_core.model.events import Entry, JobEvent, OutboxId
 from rq_core.model.keys import queue_keys
-from rq_core.model.machine import Event
+from rq_core.model.table.machine import Event
 from tests.rigs import outages, shards
 from tests.rigs.judge import memory
 from tests.rigs.judge.caps import peaks

@@ -28,7 +28,7 @@ from rq_core import (
     RqCoreError,
 )
 from rq_core.model.job import read_spec
-from rq_core.protocol.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack
 
 
 @pytest.fixture
@@ -445,8 +445,8 @@ def test_defining_tasks_imports_nothing_heavy() -> None:
     assert "rq_core.app.task" in modules
     assert not modules & {"pydantic", "redis", "asyncio", "sqlalchemy", "fakeredis", "sql_audit"}
     assert not modules & {
-        "click", "decimal", "difflib", "email", "hashlib", "http", "importlib.metadata", "logging",
-        "platform", "rq_core.app.dead_hooks", "rq_core.protocol.operations", "socket", "ssl", "subprocess", "uuid",
+        "click", "decimal", "difflib", "email", "hashlib", "http", "importlib.metadata", "logging", "platform",
+        "rq_core.app.handlers.dead_hooks", "rq_core.protocol.operations", "socket", "ssl", "subprocess", "uuid",
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol.enqueue import ENQUEUE_CHUNK, Accepted
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, Accepted
 
 
 class Looked(list[Any]):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rq_core import Depends
-from rq_core.app import resources
-from rq_core.app.resources import Resources
+from rq_core.app.handlers import process_scope
+from rq_core.app.handlers.process_scope import Resources
 from rq_core.errors import JobCancelled, LeaseLost, WorkerStopping
-from rq_core.worker import executor
+from rq_core.worker.execution import executor
 from tests.kit.wait import wait_until_async
 from tests.unit.test_executor import COMPLETE, Runs
 
@@ -281,7 +281,7 @@ async def test_an_error_of_leaving_is_logged_and_the_others_are_left(
 async def test_what_does_not_end_is_given_up_after_a_while(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_thread: bool
 ) -> None:
-    monkeypatch.setattr(resources, "LEAVE_WAIT_S", 0.05)
+    monkeypatch.setattr(process_scope, "LEAVE_WAIT_S", 0.05)
     released = threading.Event()
 
     def pool() -> Iterator[None]:

@@ -8,7 +8,7 @@ import pytest
 
 from rq_core.errors import ServerUnavailable
 from rq_core.model.outcome import Gone
-from rq_core.protocol.awaited import (
+from rq_core.protocol.reads.wait_schedule import (
     GRAINS,
     HEARD_S,
     TOGETHER_MAX,

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rq_core import HandlerTimeout, JobCancelled, LeaseLost, NoCurrentJob, current_job, testing
-from rq_core.app.context import running
+from rq_core.app.handlers.context import running
 
 
 def test_outside_a_handler_there_is_no_current_job() -> None:

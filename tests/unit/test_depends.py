@@ -240,7 +240,7 @@ def test_a_job_that_brings_a_dependency_is_not_run(app: App) -> None:
         settlements: list[Any] = []
 
         async def run() -> None:
-            from rq_core.worker.executor import Executor
+            from rq_core.worker.execution.executor import Executor
 
             executor = Executor(
                 app.tasks,

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from rq_core import InvalidOption
-from rq_core.model.durations import instant_ms_of, ms_of, seconds_of
+from rq_core.model.lib.durations import instant_ms_of, ms_of, seconds_of
 from sql_audit.cli.options import Moment
 from sql_audit.times import moment_of
 

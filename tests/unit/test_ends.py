@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rq_core.model.ends import Lives
-from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import Entry, JobEvent, OutboxId
-from rq_core.model.machine import Event
+from rq_core.model.job_ends import Lives
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
+from rq_core.model.table.machine import Event
 
 
 def tell(lives: Lives, number: int, event: Event, **facts: Any) -> None:

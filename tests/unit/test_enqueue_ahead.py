@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rq_core.protocol.enqueue import _Ahead
+from rq_core.protocol.calls.enqueue import _Ahead
 
 
 def test_at_most_one_item_is_made_ahead() -> None:

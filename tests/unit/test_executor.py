@@ -13,13 +13,13 @@ import pytest
 from pythonjsonlogger.json import JsonFormatter
 
 from rq_core import App, NoCurrentJob, RetryPolicy, current_job
-from rq_core.app.returned import Returned
+from rq_core.app.handlers.result_types import Returned
 from rq_core.errors import JobCancelled, LeaseLost
-from rq_core.model import logs
 from rq_core.model.job import Claim, profile
-from rq_core.worker import executor
-from rq_core.worker.executor import Executor
-from rq_core.worker.running import Running
+from rq_core.model.lib import logs
+from rq_core.worker.execution import executor
+from rq_core.worker.execution.executor import Executor
+from rq_core.worker.execution.running import Running
 from rq_core.worker.settlement import Settlement
 from tests.kit.wait import wait_until_async
 

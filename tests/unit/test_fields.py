@@ -6,7 +6,8 @@ from dataclasses import fields as fields_of_class
 
 import pytest
 
-from rq_core.model.effects import (
+from rq_core.model.events import JobRecord
+from rq_core.model.table.effects import (
     BEGINNINGS,
     CLAIM_ENDS,
     CLEARS,
@@ -17,10 +18,9 @@ from rq_core.model.effects import (
     Leads,
     target,
 )
-from rq_core.model.event_fields import JOB_EVENT_FIELDS
-from rq_core.model.events import JobRecord
-from rq_core.model.fields import BY_LINE, COUNTERS, FIELDS, GIVEN, STATE_FIELDS, STAYS
-from rq_core.model.machine import TRANSITIONS, Event, Transition
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
+from rq_core.model.table.fields import BY_LINE, COUNTERS, FIELDS, GIVEN, STATE_FIELDS, STAYS
+from rq_core.model.table.machine import TRANSITIONS, Event, Transition
 
 NAMES = [field.name for field in FIELDS]
 

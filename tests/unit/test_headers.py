@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rq_core.model import machine
 from rq_core.model.keys import queue_keys
-from rq_core.model.machine import Event
+from rq_core.model.table import machine
+from rq_core.model.table.machine import Event
 from rq_core.scripts import script
 from rq_core.scripts.header import HeaderError
 from rq_core.scripts.script import build_script

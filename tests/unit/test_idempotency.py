@@ -17,7 +17,7 @@ from rq_core import (
     UniqueHeld,
     testing,
 )
-from rq_core.model.remembered import KEY_MAX, id_of_key, read_result, result_line
+from rq_core.model.idempotency import KEY_MAX, id_of_key, read_result, result_line
 
 DAY_S = 86_400
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rq_core.model.job import NewJob, Spec, profile, read_spec
-from rq_core.protocol.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack
 
 JSON = st.recursive(
     st.none() | st.integers() | st.text(),

@@ -11,7 +11,7 @@ import pytest
 from rq_core import App, InvalidOption, current_job, testing
 from rq_core.model.headers import HEADERS_BYTES_MAX, headers_json, read_headers
 from rq_core.model.job import NewJob, Profile, read_spec
-from rq_core.protocol.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack
 
 HEADERS = {"request-id": "01a2", 'quote"\\': "','\"args\":{}}", "é": "\n"}
 

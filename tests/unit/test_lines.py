@@ -13,9 +13,9 @@ import pytest
 import redis
 import redis.asyncio
 
-from rq_core.connections import line
-from rq_core.connections.wire import AsyncPoolWire, PoolWire
-from rq_core.protocol.plan import Lost, ReplyError
+from rq_core.connections import connection
+from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.protocol.engine.plan import Lost, ReplyError
 from tests.kit.door import Door
 from tests.kit.wait import wait_until_async
 
@@ -47,15 +47,15 @@ def _echo(command: Sequence[bytes]) -> bytes:
 
 
 async def test_the_names_that_are_borrowed_of_redis_py_are_there(valkey_url: str) -> None:
-    """A version of redis-py in which this fails needs another line in rq_core/connections/line.py."""
+    """A version of redis-py in which this fails needs another line in rq_core/connections/connection.py."""
     direct = redis.ConnectionPool.from_url(valkey_url).get_connection()
     waiting: Any = await redis.asyncio.ConnectionPool.from_url(valkey_url).get_connection()
 
     found = [
-        callable(getattr(line.socket_of(direct), name, None))
+        callable(getattr(connection.socket_of(direct), name, None))
         for name in ("sendall", "recv", "settimeout", "fileno")
     ]
-    transport = line.transport_of(waiting)
+    transport = connection.transport_of(waiting)
     direct.disconnect()
     await waiting.disconnect()
 

@@ -14,7 +14,7 @@ PAGES = {"ARCHITECTURE.md": TEXT} | {
 }
 PACKAGES = ("rq_core", "sql_audit")
 
-UNLISTED = {"cli", "demo", "migrations"}
+UNLISTED = {"cli", "commands", "demo", "migrations"}
 """Rooms whose modules the docstring does not name: one a command, or one a step."""
 
 

@@ -29,7 +29,7 @@ from rq_core import (
     Succeeded,
 )
 from rq_core.model.job import KEEP_TIE, Claim, read_spec
-from rq_core.protocol.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack
 from rq_core.worker.settlement import VALUES_MAX, Settlement, calls_of, successes_in
 
 NOTHING_LISTENS = "redis://127.0.0.1:1/0"

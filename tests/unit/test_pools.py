@@ -16,8 +16,8 @@ import redis
 from rq_core.connections import pool
 from rq_core.connections.cluster import AsyncClusterWire
 from rq_core.connections.routing import Node
-from rq_core.connections.wire import AsyncPoolWire, PoolWire
-from rq_core.protocol.plan import Lost, Unsent
+from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.protocol.engine.plan import Lost, Unsent
 from tests.kit.forked import forked
 from tests.kit.wait import wait_until, wait_until_async
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rq_core import App
-from rq_core.app.redaction import MESSAGE_MAX, describe, redacted, redactor_of
+from rq_core.app.handlers.redaction import MESSAGE_MAX, describe, redacted, redactor_of
 from rq_core.errors import InvalidOption
 from tests.kit.secrets import SECRET, broken, redact
 

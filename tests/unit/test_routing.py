@@ -21,8 +21,8 @@ from rq_core.connections.routing import (
     key_of,
     slot_of,
 )
-from rq_core.model.url import cluster_url
-from rq_core.protocol.plan import Lost, ReplyError, Unsent
+from rq_core.model.lib.url import cluster_url
+from rq_core.protocol.engine.plan import Lost, ReplyError, Unsent
 
 T = TypeVar("T")
 A, B, C = Node("10.0.0.1", 7000), Node("10.0.0.2", 7000), Node("10.0.0.3", 7000)

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from rq_core import App
-from rq_core.app.redaction import describe
+from rq_core.app.handlers.redaction import describe
 from rq_core.connections.open import open_wire
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.masking import masked
-from rq_core.model import logs
-from rq_core.model.text import READ_MAX, excerpt
+from rq_core.model.lib import logs
+from rq_core.model.lib.text import READ_MAX, excerpt
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 
 SECRETS = ("hunter", "second")
 """In the passwords below, before and behind the character that people forget to escape."""

@@ -10,9 +10,9 @@ import redis
 import redis.asyncio
 
 from rq_core.connections.sentinel import PrimaryConnection, Sentinels, parse
-from rq_core.connections.wire import AsyncPoolWire, PoolWire
+from rq_core.connections.transport import AsyncPoolWire, PoolWire
 from rq_core.errors import InvalidOption
-from rq_core.protocol.asking import Asking
+from rq_core.protocol.engine.retried_commands import Asking
 from tests.kit.forked import forked
 
 

@@ -17,9 +17,9 @@ from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.embedded import server
 from rq_core.errors import ServerUnavailable
-from sql_audit.mirror.source import Outbox
-from sql_audit.mirror.sources import refusal
-from sql_audit.store.database import Database
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.source_registry import refusal
+from sql_audit.store.connection.database import Database
 from tests.kit.processes import Child, lives
 from tests.kit.wait import wait_until
 

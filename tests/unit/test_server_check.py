@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rq_core.protocol.server_check import judge_coverage, judge_info, judge_persistence
+from rq_core.protocol.engine.server_check import judge_coverage, judge_info, judge_persistence
 
 GOOD = {
     "redis_version": "7.0.15",

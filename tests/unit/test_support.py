@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy
 
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import leaks
 from tests.kit.processes import lives
 from tests.kit.quiet import Room

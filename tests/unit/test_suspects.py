@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rq_core.model.job import Claim
-from rq_core.worker.handlers import PAUSE_S, PAUSE_S_MAX, REMEMBERED_MAX, Suspects
+from rq_core.worker.held_jobs import PAUSE_S, PAUSE_S_MAX, REMEMBERED_MAX, Suspects
 
 
 def claim(name: str, losses: int = 1) -> Claim:

@@ -32,7 +32,7 @@ from rq_core import (
 )
 from rq_core.errors import UsageError
 from rq_core.model.job import JobError
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 
 app = App("redis://nowhere.invalid")
 outbox: list[str] = []

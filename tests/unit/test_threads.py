@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rq_core.worker.threads import Threads
+from rq_core.worker.execution.threads import Threads
 from tests.kit.wait import wait_until, wait_until_async
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")

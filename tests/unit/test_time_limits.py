@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from rq_core.worker import time_limits
-from rq_core.worker.time_limits import TimeLimits
+from rq_core.worker.execution import time_limits
+from rq_core.worker.execution.time_limits import TimeLimits
 from tests.kit.wait import wait_until_async
 
 

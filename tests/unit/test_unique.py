@@ -22,8 +22,8 @@ from rq_core import (
     UniqueHeld,
     testing,
 )
-from rq_core.model.names import NAME_MAX, name_field, unique_name
 from rq_core.model.settings import SLOT_ANSWER
+from rq_core.model.unique_names import NAME_MAX, name_field, unique_name
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rq_core.connections.async_client import AsyncClient
-from rq_core.protocol.claims import Claimed
+from rq_core.protocol.calls.claims import Claimed
 from rq_core.worker.wakeups import WatchedQueue, Watcher
 from tests.kit.wait import wait_until_async
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rq_core.connections.wire import AsyncPoolWire, PoolWire
+from rq_core.connections.transport import AsyncPoolWire, PoolWire
 
 ODD = "a\udcff\udc80é"
 """Bytes that are not UTF-8, as they are read."""

@@ -13,9 +13,9 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from rq_core.connections.wire import AsyncWire
+from rq_core.connections.transport import AsyncWire
 from rq_core.model.events import Entry, decode
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.servers import engines

@@ -11,12 +11,12 @@ import pytest
 
 from rq_core import App, Cap, GiveUp, InvalidTask, RetryPolicy, current_job
 from rq_core.connections.client import Client
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working

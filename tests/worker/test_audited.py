@@ -10,8 +10,8 @@ from sqlalchemy import select
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from sql_audit.queries import history
-from sql_audit.store.database import Database
-from sql_audit.store.tables import job, job_event
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import job, job_event
 from tests.kit import crew
 from tests.kit.command import command
 from tests.kit.crew import worker_process

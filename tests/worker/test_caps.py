@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, Rate
-from rq_core.connections.wire import AsyncPoolWire
+from rq_core.connections.transport import AsyncPoolWire
 from rq_core.worker import Worker
 from tests.kit.snapshots import lines_of
 from tests.kit.wait import wait_until_async

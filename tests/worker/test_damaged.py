@@ -11,7 +11,7 @@ from rq_core.app.app import App
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.errors import QueueDamaged
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.processes import worker

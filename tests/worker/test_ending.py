@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rq_core.app.app import App
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
-from rq_core.process import ending
+from rq_core.process import process_exit
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.processes import ROOT
@@ -74,7 +74,7 @@ def test_a_process_whose_work_is_over_ends_whatever_is_left_in_it(left: str, *, 
 @pytest.mark.parametrize(
     "breaks",
     [
-        "logging.getLogger('rq_core.process.ending').addFilter(broken)",
+        "logging.getLogger('rq_core.process.process_exit').addFilter(broken)",
         "logging.root.handlers[0].close = broken",
     ],
     ids=["a filter", "the end of a handler"],
@@ -121,7 +121,7 @@ def test_a_worker_ends_though_a_handler_left_a_thread(
     with worker_process(app.redis_url, witness, "--grace", "1") as process:
         wait_until(lambda: handle.state() == "dead", "its timeout is reported", timeout=20)
         process.terminate()
-        assert process.wait(ending.FORCE_AFTER_S + 10) == 0
+        assert process.wait(process_exit.FORCE_AFTER_S + 10) == 0
 
     assert re.search(r"by force after 5 s. It is held by thread \w+ in ", witness.log())
 

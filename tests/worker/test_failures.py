@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from rq_core.app.app import App
-from rq_core.app.retry import RetryPolicy
+from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.connections.client import Client
-from rq_core.worker import Worker, WorkerOptions, executor, handlers
+from rq_core.worker import Worker, WorkerOptions, held_jobs
+from rq_core.worker.execution import executor
 from tests.kit import crew
 from tests.kit.wait import wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events, gone
@@ -32,7 +33,7 @@ async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_los
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "END_GRACE_S", 0.1)
-    monkeypatch.setattr(handlers, "EXTENSION_GRACE_S", 0.5)
+    monkeypatch.setattr(held_jobs, "EXTENSION_GRACE_S", 0.5)
     handle = crew.tidying.with_options(timeout=0.1, max_attempts=1).enqueue(2.5 * crew.LEASE)
 
     async with run_worker():

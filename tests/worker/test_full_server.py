@@ -12,11 +12,11 @@ from sqlalchemy import text
 from rq_core import App, DeadJob, GiveUp, QueueFull
 from rq_core.cli.root import root
 from rq_core.doctor import examine
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from rq_core.worker import Worker, WorkerOptions
+from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run as mirror
-from sql_audit.mirror.source import open_source
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
 

@@ -11,8 +11,8 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from rq_core.connections.wire import AsyncPoolWire
-from rq_core.worker.heartbeat import BEATS_IN_LEASE
+from rq_core.connections.transport import AsyncPoolWire
+from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE
 from tests.kit import crew
 from tests.kit.wait import wait_until_async
 from tests.kit.wires import is_claim

@@ -11,8 +11,8 @@ import pytest
 from rq_core import JobLogFilter, testing
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from rq_core.model.logs import TextFormatter
-from rq_core.model.url import REDIS_URL_VARIABLE
+from rq_core.model.lib.logs import TextFormatter
+from rq_core.model.lib.url import REDIS_URL_VARIABLE
 from tests.kit import crew, handling
 from tests.kit.processes import worker
 from tests.kit.witness import WITNESS

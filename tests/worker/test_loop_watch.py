@@ -7,15 +7,16 @@ import time
 import pytest
 
 from rq_core import App
-from rq_core.worker import Worker, WorkerOptions, loop_watch
-from rq_core.worker.flow import FlowTable
-from rq_core.worker.loop_watch import LoopWatch
+from rq_core.worker import Worker, WorkerOptions
+from rq_core.worker.claim_counters import FlowTable
+from rq_core.worker.liveness import loop_lag
+from rq_core.worker.liveness.loop_lag import LoopWatch
 from tests.kit.wait import wait_until, wait_until_async
 from tests.kit.working import at_work, working
 
 
 async def test_a_loop_that_was_blocked_is_told_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_watch, "EVERY_S", 0.01)
+    monkeypatch.setattr(loop_lag, "EVERY_S", 0.01)
     flow = FlowTable()
     watch = LoopWatch(flow)
     watch.start()
@@ -32,8 +33,8 @@ async def test_a_loop_that_was_blocked_is_told_for_a_while(monkeypatch: pytest.M
 async def test_the_log_names_the_handler_that_blocks_the_loop(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loop_watch, "EVERY_S", 0.02)
-    monkeypatch.setattr(loop_watch, "BLOCKED_S", 0.1)
+    monkeypatch.setattr(loop_lag, "EVERY_S", 0.02)
+    monkeypatch.setattr(loop_lag, "BLOCKED_S", 0.1)
     app = App(valkey_url)
 
     @app.task

@@ -7,8 +7,8 @@ import pytest
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.errors import LeaseLost
-from rq_core.protocol import claims
-from rq_core.worker.heartbeat import LeaseKeeper
+from rq_core.protocol.calls import claims
+from rq_core.worker.liveness.heartbeat import LeaseKeeper
 from tests.kit import crew
 from tests.kit.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker, event_types, gone, lose

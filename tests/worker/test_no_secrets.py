@@ -11,7 +11,7 @@ import psutil
 import psycopg
 import pytest
 
-from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from tests.kit import crew
 from tests.kit.processes import command_of
 from tests.kit.servers import RedisServer

@@ -13,8 +13,8 @@ from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
 from rq_core.model.job import spec_of
-from rq_core.protocol import claims
-from rq_core.protocol.plan import Pause, Plan, Send
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine.plan import Pause, Plan, Send
 from rq_core.worker import Worker, WorkerOptions, dead_hooks
 from tests.kit import crew
 from tests.kit.crew import worker_process

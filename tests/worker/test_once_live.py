@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rq_core.model.values import DIGEST, FULL, VALUE_MAX
+from rq_core.model.result_encoding import DIGEST, FULL, VALUE_MAX
 from tests.rigs.once.expiring import expire
 from tests.rigs.once.keeping import CALL_MS, keep
 from tests.rigs.once.race import race

@@ -14,8 +14,8 @@ import redis
 
 from rq_core import App, Cap, current_job
 from rq_core.connections.client import Client
-from rq_core.connections.wire import AsyncPoolWire
-from rq_core.protocol.plan import Lost, Patience, Unsent
+from rq_core.connections.transport import AsyncPoolWire
+from rq_core.protocol.engine.plan import Lost, Patience, Unsent
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.servers import RedisServer, engines

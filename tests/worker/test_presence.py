@@ -12,11 +12,11 @@ from rq_core import App
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import presence
-from rq_core.protocol.overview import QueueOverview
-from rq_core.protocol.presence import Presence
-from rq_core.worker import presence as attendance
-from rq_core.worker.presence import Attendance, code_digest
+from rq_core.protocol.reads import worker_registry
+from rq_core.protocol.reads.overview import QueueOverview
+from rq_core.protocol.reads.worker_registry import Presence
+from rq_core.worker.liveness import presence as attendance
+from rq_core.worker.liveness.presence import Attendance, code_digest
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.servers import RedisServer, free_port
@@ -153,8 +153,8 @@ def test_a_row_of_another_version_is_passed_over() -> None:
     says = Presence("h", 1, "9", "c", ("q",), 1, 0, 5)
     row = json.dumps({"host": "h", "unheard_of": 1})
 
-    assert presence.read_row("w", f"5 {row}", 6_000) is None
-    assert presence.read_row("w", f"5 {json.dumps(_dict(says))}", 6_000)
+    assert worker_registry.read_row("w", f"5 {row}", 6_000) is None
+    assert worker_registry.read_row("w", f"5 {json.dumps(_dict(says))}", 6_000)
 
 
 LIES = {
@@ -173,16 +173,16 @@ LIES = {
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in LIES.items() for v in values])
 def test_a_row_that_is_not_what_it_says_is_passed_over(name: str, value: object) -> None:
     says = _dict(Presence("h", 1, "9", "c", ("q",), 1, 0, 5))
-    assert presence.read_row("w", f"5 {json.dumps(says)}", 6_000)
+    assert worker_registry.read_row("w", f"5 {json.dumps(says)}", 6_000)
 
-    assert presence.read_row("w", f"5 {json.dumps(says | {name: value})}", 6_000) is None
+    assert worker_registry.read_row("w", f"5 {json.dumps(says | {name: value})}", 6_000) is None
 
 
 @pytest.mark.parametrize(
     "row", ["", "5", "5 []", "5 7", "5 null", f"{'9' * 5_000} {{}}", "5 " + "[" * 9_999]
 )
 def test_a_row_that_is_no_row_is_passed_over(row: str) -> None:
-    assert presence.read_row("w", row, 6_000) is None
+    assert worker_registry.read_row("w", row, 6_000) is None
 
 
 def test_a_row_from_the_future_is_not_taken_for_a_worker(

@@ -13,7 +13,7 @@ import pytest
 from rq_core.app.app import App
 from rq_core.errors import InvalidOption
 from rq_core.process.supervisor import LOOK_EVERY_S, SourceFiles
-from rq_core.process.working import ServeOptions
+from rq_core.process.worker_process import ServeOptions
 from rq_core.worker import WorkerOptions
 from tests.kit.processes import ROOT, Child
 from tests.kit.wait import wait_until

@@ -14,13 +14,13 @@ import pytest
 from rq_core import App
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.wire import AsyncPoolWire, PoolWire
+from rq_core.connections.transport import AsyncPoolWire, PoolWire
 from rq_core.errors import ServerUnavailable, ServerUnsuitable
 from rq_core.model.events import decode
-from rq_core.protocol.plan import Patience, ReplyError
+from rq_core.protocol.engine.plan import Patience, ReplyError
 from sql_audit.errors import AuditEmpty
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog, processes
 from tests.kit.sentinels import SERVICE, SentinelGroup
 from tests.kit.servers import RedisServer, engines

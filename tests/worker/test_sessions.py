@@ -16,7 +16,7 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.model.job import NewJob
-from rq_core.model.url import REDIS_URL_VARIABLE
+from rq_core.model.lib.url import REDIS_URL_VARIABLE
 from tests.kit import sessions
 from tests.kit.wait import wait_until
 from tests.rigs.stage import WORKER, workers

@@ -11,7 +11,7 @@ import pytest
 
 from rq_core.connections.client import Client
 from rq_core.errors import ServerUnavailable, ServerUnsuitable
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.servers import RedisServer
@@ -148,7 +148,9 @@ def forgetful(start_redis: Callable[..., RedisServer]) -> Iterator[Forgetful]:
 def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
     """How often workers said that, but for their heartbeats, which go on trying."""
     return sum(
-        words in r.getMessage() for r in caplog.records if r.name != "rq_core.worker.heartbeat"
+        words in r.getMessage()
+        for r in caplog.records
+        if r.name != "rq_core.worker.liveness.heartbeat"
     )
 
 

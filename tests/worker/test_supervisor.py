@@ -16,8 +16,8 @@ import pytest
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.process import lease_guard
-from rq_core.protocol import claims
-from rq_core.worker import lease_table
+from rq_core.protocol.calls import claims
+from rq_core.worker.liveness import lease_table
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.processes import Child, command_of, lives

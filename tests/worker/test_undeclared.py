@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from rq_core import App
 from rq_core.cli.root import root
-from rq_core.protocol import server_check
+from rq_core.protocol.engine import server_check
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import processes
 from tests.kit.servers import RedisServer

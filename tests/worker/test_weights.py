@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from rq_core.app.app import App
-from rq_core.cli.worker import worker as command
+from rq_core.cli.commands.worker import worker as command
 from rq_core.errors import InvalidOption
 from rq_core.worker import Worker, WorkerOptions
 

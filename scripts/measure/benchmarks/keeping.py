@@ -19,12 +19,12 @@ from stage import OURS, Stage
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
-from rq_core.model.machine import Priority
-from rq_core.protocol import claims
+from rq_core.model.table.machine import Priority
+from rq_core.protocol.calls import claims
 from sql_audit.mirror import service
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.queries import history
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 
 QUEUE = "kept"
 WORKER = "w-29020-e5b73040c5d1"

@@ -29,16 +29,16 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from rq_core.connections.client import Client
 from rq_core.embedded import server
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from sql_audit.mirror import service
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.queries import history
 from sql_audit.store import migrate
-from sql_audit.store.copy import copy_text
-from sql_audit.store.database import Database
-from sql_audit.store.statements import POSTGRESQL, SQLITE
-from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
+from sql_audit.store.connection.copy import copy_text
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.statements import POSTGRESQL, SQLITE
+from sql_audit.store.schema.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from tests.kit.servers import DurablePostgres, PostgresServer
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import QueueKeys
-from rq_core.model.scopes import lane_name
-from rq_core.protocol import claims
+from rq_core.model.limits.scopes import lane_name
+from rq_core.protocol.calls import claims
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
 TENANTS = 1_000

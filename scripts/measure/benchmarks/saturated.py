@@ -17,11 +17,11 @@ from redis.retry import Retry
 from redis_time import ARGS, spent_us
 
 from rq_core.connections.client import Client
-from rq_core.connections.line import Line
-from rq_core.connections.source import source_of
+from rq_core.connections.connection import Line
+from rq_core.connections.connection_options import source_of
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from rq_core.scripts.script import function
 
 WORKERS = 16

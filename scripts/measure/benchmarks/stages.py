@@ -25,8 +25,8 @@ CONCURRENCY = 100
 STAGES = {
     "arguments: validate and write JSON": "rq_core/app/arguments pydantic json/",
     "ids, records, lanes": (
-        "rq_core/model rq_core/app/task rq_core/app/app rq_core/app/options rq_core/app/by_name"
-        " rq_core/app/placing rq_core/protocol/enqueue"
+        "rq_core/model rq_core/app/task rq_core/app/app rq_core/app/options rq_core/app/untyped_enqueue"
+        " rq_core/app/limits/lane_assignment rq_core/protocol/calls/enqueue"
     ),
     "calls: slots, commands, answers": (
         "rq_core/protocol rq_core/scripts rq_core/connections/client rq_core/connections/async_client"
@@ -36,8 +36,8 @@ STAGES = {
         " asyncio/streams asyncio/selector asyncio/transports selectors"
     ),
     "handlers: start, context, end": (
-        "rq_core/worker/executor rq_core/app/context rq_core/worker/settlement"
-        " rq_core/worker/handlers rq_core/worker/running rq_core/worker/threads rq_core/worker/time_limits contextvars"
+        "rq_core/worker/execution rq_core/app/handlers/context rq_core/worker/settlement"
+        " rq_core/worker/held_jobs contextvars"
     ),
     "turns and leases": "rq_core/worker",
     "asyncio: tasks and callbacks": "asyncio/ _asyncio",

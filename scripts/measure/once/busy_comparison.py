@@ -26,9 +26,9 @@ from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.processes import python
 from tests.kit.servers import PostgresServer, RedisServer, engines

@@ -16,10 +16,10 @@ import click
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from rq_core.model.machine import Priority
-from rq_core.model.scopes import lane_name
-from rq_core.protocol import claims
-from rq_core.protocol.claims import Claimed
+from rq_core.model.limits.scopes import lane_name
+from rq_core.model.table.machine import Priority
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.claims import Claimed
 from tests.kit.reaper import close_reaper
 from tests.kit.servers import RedisServer, engines
 from tests.rigs.stage import directory, served

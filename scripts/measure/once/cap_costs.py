@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from rq_core.model.job import NewJob
-from rq_core.protocol.enqueue import ENQUEUE_CHUNK
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK
 from rq_core.scripts.script import script
 from tests.kit.reaper import close_reaper
 from tests.kit.seed import Seed

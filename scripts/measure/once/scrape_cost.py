@@ -21,8 +21,8 @@ import redis
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from rq_core.model.scopes import lane_name
-from rq_core.protocol import claims
+from rq_core.model.limits.scopes import lane_name
+from rq_core.protocol.calls import claims
 from tests.kit import servers
 from tests.kit.servers import RedisServer
 

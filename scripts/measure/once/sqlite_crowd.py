@@ -30,7 +30,7 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.queries import history
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.outbox import StreamSource, StreamWriter
 from tests.kit.processes import python
 from tests.kit.servers import RedisServer, engines

@@ -28,7 +28,7 @@ from scripts.measure.once.long_log import EPOCH, LongLog
 from sql_audit.mirror import service
 from sql_audit.queries import history, timeline, window
 from sql_audit.store import migrate, partitions
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.processes import ROOT, python
 from tests.kit.servers import DurablePostgres
 

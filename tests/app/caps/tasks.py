@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rq_core import App
 from rq_core.model.job import Claim
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 
 
 def send(tenant: str, to: str = "") -> None: ...

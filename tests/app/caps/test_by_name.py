@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, KeyNeeded
-from rq_core.protocol.plan import Plan
+from rq_core.protocol.engine.plan import Plan
 from tests.app.caps.tasks import claim, send
 from tests.kit.snapshots import lines_of
 

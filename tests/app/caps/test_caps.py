@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, Rate, ScopeFull
-from rq_core.protocol import claims
-from rq_core.protocol.enqueue import Accepted
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.enqueue import Accepted
 from tests.app.caps.tasks import claim, events, send
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, CapConflict, InvalidOption, Limit, NothingDeclared, Rate, UnknownScope
-from rq_core.protocol.caps import CapChange
+from rq_core.protocol.calls.caps import CapChange
 from tests.app.caps.tasks import claim, events, send
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from rq_core import App, JobHandle
 from rq_core.model.job import Claim
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.service import Service
-from sql_audit.mirror.source import Outbox
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.store.migrate import ensure
 
 QUEUE = "notes"

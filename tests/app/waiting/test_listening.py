@@ -23,13 +23,14 @@ from rq_core import (
     Unique,
     WaitTimeout,
 )
-from rq_core.connections import waiter
-from rq_core.connections.listener import HearingLine, Listener
-from rq_core.connections.waiter import Waiter
+from rq_core.connections import wait_thread
+from rq_core.connections.end_subscriptions import HearingLine, Listener
+from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import awaited, claims
-from rq_core.protocol.audit import take_out
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.audit import take_out
+from rq_core.protocol.reads import wait_schedule
 from tests.app.conftest import As
 from tests.app.waiting.conftest import (
     QUEUE,
@@ -52,7 +53,7 @@ CHANNEL = queue_keys(QUEUE).channel
 
 @pytest.fixture
 def rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awaited, "HEARD_S", (3600.0,))
+    monkeypatch.setattr(wait_schedule, "HEARD_S", (3600.0,))
 
 
 @pytest.fixture
@@ -221,7 +222,7 @@ def test_where_workers_lack_the_channel_looks_find_what_is_not_told_and_the_log_
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(awaited, "HEARD_S", (0.25,))
+    monkeypatch.setattr(wait_schedule, "HEARD_S", (0.25,))
     url = as_("worker", without="&rqc:{*}:ended")
     with App(url) as worker, caplog.at_level(logging.WARNING):
         for n in range(3):
@@ -349,7 +350,7 @@ def test_a_message_that_comes_while_another_queue_is_left_is_heard(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was read with the answer to that, and the thread slept."""
-    monkeypatch.setattr(waiter, "QUIET_S", 0.0)
+    monkeypatch.setattr(wait_thread, "QUIET_S", 0.0)
     task = app.tasks["note"]
     lasting, short = task.enqueue(1), task.with_options(queue="other").enqueue(2)
     leave = Listener.leave
@@ -402,7 +403,7 @@ def test_ends_that_no_client_asked_to_be_told_are_nobodys_fault(
     app: App, control: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where this process was stopped for longer than it had said that it waits."""
-    monkeypatch.setattr(awaited, "HEARD_S", (0.25,))
+    monkeypatch.setattr(wait_schedule, "HEARD_S", (0.25,))
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)
     control.hdel(queue_keys(QUEUE)("meta"), "awaited", "v")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, Failed, Gone, Succeeded, WaitTimeout
-from rq_core.app import awaiting
+from rq_core.app.handles import awaiting
 from sql_audit.queries.endings import IDS_CHUNK, LogEndings
 from tests.app.waiting.conftest import QUEUE, fail, position, succeed, take
 from tests.kit.forked import forked

@@ -35,14 +35,14 @@ from rq_core import (
     WaitTimeout,
     testing,
 )
-from rq_core.app import awaiting
-from rq_core.app.returned import Returned
-from rq_core.connections.waiter import Waiter
+from rq_core.app.handlers.result_types import Returned
+from rq_core.app.handles import awaiting
+from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import InvalidOption
 from rq_core.model.job import JobError
 from rq_core.model.keys import queue_keys
-from rq_core.model.values import pack
-from rq_core.protocol.awaited import TOGETHER_MAX, Waits
+from rq_core.model.result_encoding import pack
+from rq_core.protocol.reads.wait_schedule import TOGETHER_MAX, Waits
 from tests.app.waiting.conftest import (
     QUEUE,
     dies,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.operations import Operations
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.clock import timed
 from tests.kit.fleet import QUEUE

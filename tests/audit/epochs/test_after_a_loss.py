@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from rq_core.connections.client import Client
-from rq_core.protocol import claims
-from sql_audit.mirror.source import Outbox
+from rq_core.protocol.calls import claims
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import STEPS, Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.queries import history as queries
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import Survey, survey
 from tests.audit.epochs.forgetting import enqueue
 from tests.kit import auditlog

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from rq_core.connections.client import Client
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.queries import history as queries
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.audit.epochs.forgetting import MINUTE_MS, START_MS, enqueue, orphaned, timed_client
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, drain, states

@@ -11,12 +11,12 @@ from click.testing import CliRunner, Result
 
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.service import run
-from sql_audit.mirror.source import Outbox
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
-from sql_audit.store.tables import metadata
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import metadata
 from tests.audit.epochs.forgetting import enqueue
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, states

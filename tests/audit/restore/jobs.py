@@ -12,11 +12,11 @@ from click.testing import Result
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
-from rq_core.model.machine import Priority
-from rq_core.protocol import claims
-from sql_audit.mirror.source import Outbox
+from rq_core.model.table.machine import Priority
+from rq_core.protocol.calls import claims
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE

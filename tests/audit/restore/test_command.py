@@ -10,9 +10,9 @@ import pytest
 from rq_core import errors
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import apply, survey
 from tests.audit.restore.jobs import (
     flush,

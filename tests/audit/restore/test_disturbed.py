@@ -12,10 +12,10 @@ import pytest
 from rq_core import errors
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
-from rq_core.protocol.admin import IDS_CHUNK
+from rq_core.protocol.calls.admin import IDS_CHUNK
 from sql_audit.errors import MirrorBehind
 from sql_audit.proof.result import Verdict
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep import restore
 from sql_audit.upkeep.restore import apply
 from tests.audit.restore.jobs import (

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import pytest
 
 from rq_core.connections.client import Client
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.drift import compare
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import survey
 from tests.audit.restore.jobs import claim, complete, flush, invoke, job, lines, mirroring, run_all
 from tests.kit import auditlog

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from rq_core.connections.client import Client
 from rq_core.model.job import ties_of
 from rq_core.model.outcome import Kept, Succeeded
-from rq_core.model.values import FULL, pack
-from rq_core.protocol import claims
-from rq_core.protocol.endings import Absent
-from sql_audit.proof.drift import compare
+from rq_core.model.result_encoding import FULL, pack
+from rq_core.protocol.calls import claims
+from rq_core.protocol.reads.result_reads import Absent
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.queries.endings import LogEndings
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import apply
 from tests.audit.epochs.test_failover import Pair
 from tests.audit.restore.jobs import HOUR_MS, claim, flush, job

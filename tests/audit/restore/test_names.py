@@ -10,10 +10,10 @@ import pytest
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, ties_of
-from rq_core.protocol import claims
-from rq_core.protocol.audit import stand_again
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.audit import stand_again
 from sql_audit.proof.result import Verdict
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep import windows
 from sql_audit.upkeep.restore import apply, survey
 from sql_audit.upkeep.windows import named

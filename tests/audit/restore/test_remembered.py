@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from rq_core.connections.client import Client
+from rq_core.model.idempotency import read_result
 from rq_core.model.job import NewJob, ties_of
-from rq_core.model.remembered import read_result
-from rq_core.protocol import claims
-from rq_core.protocol.enqueue import Accepted
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.enqueue import Accepted
 from sql_audit.proof.result import Verdict
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import apply, survey
 from tests.audit.epochs.test_failover import Pair
 from tests.audit.restore.jobs import HOUR_MS, claim, complete, flush, invoke, job, run_all

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from rq_core.connections.client import Client
 from rq_core.model.job import profile, spec_of
-from rq_core.model.machine import Priority
-from rq_core.protocol import claims
-from rq_core.protocol.admin import Change
+from rq_core.model.table.machine import Priority
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.admin import Change
 from sql_audit.proof.result import Verdict
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import apply
 from tests.audit.restore.jobs import (
     ERROR,

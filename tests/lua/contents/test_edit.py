@@ -216,7 +216,7 @@ def test_a_job_is_edited_only_if_its_line_is_the_one_expected(seed: Seed) -> Non
 
 
 def test_a_job_that_is_named_twice_is_edited_once(seed: Seed) -> None:
-    from rq_core.protocol.plan import Call, parse_pairs
+    from rq_core.protocol.engine.plan import Call, parse_pairs
 
     seed.enqueue("a", "b")
     args = {"by": "ada", "why": "", "priority": "high", "due": "", "expires": ""}

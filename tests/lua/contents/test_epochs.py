@@ -3,8 +3,8 @@
 import pytest
 
 from rq_core import errors
-from rq_core.model.machine import LAYOUT
 from rq_core.model.settings import SETTINGS
+from rq_core.model.table.machine import LAYOUT
 from tests.kit.failover import fail_over
 from tests.kit.seed import LEASE_MS, Seed
 from tests.lua.contents.entries import T

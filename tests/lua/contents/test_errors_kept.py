@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from rq_core.app.redaction import describe
+from rq_core.app.handlers.redaction import describe
 from rq_core.model.job import Claim, error_of, place_in, spec_of
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from tests.kit.seed import ERROR, Seed, spec
 from tests.lua.contents.entries import T
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core import errors
-from rq_core.model.remembered import read_result, result_line
+from rq_core.model.idempotency import read_result, result_line
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, Seed, events_of
 from tests.lua.contents.entries import T, entry

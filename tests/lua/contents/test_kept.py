@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rq_core.model.names import digest_of
+from rq_core.model.idempotency import load_of
 from rq_core.model.outcome import (
     Cancelled,
     Expired,
@@ -18,9 +18,9 @@ from rq_core.model.outcome import (
     Replaced,
     Succeeded,
 )
-from rq_core.model.remembered import load_of
-from rq_core.model.values import pack
-from rq_core.protocol.endings import BYTES_MAX, Absent, Found
+from rq_core.model.result_encoding import pack
+from rq_core.model.unique_names import digest_of
+from rq_core.protocol.reads.result_reads import BYTES_MAX, Absent, Found
 from rq_core.scripts.script import function
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, WORKER, Seed

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rq_core.model.names import digest_of
 from rq_core.model.outcome import Succeeded
-from rq_core.model.values import FULL, VALUE_MAX, pack
-from rq_core.protocol.endings import Absent
+from rq_core.model.result_encoding import FULL, VALUE_MAX, pack
+from rq_core.model.unique_names import digest_of
+from rq_core.protocol.reads.result_reads import Absent
 from tests.kit.seed import Seed
 
 HOUR = 3_600_000

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rq_core.protocol.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, Seed, events_of
 from tests.lua.contents.entries import T, entry

@@ -10,7 +10,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.model.settings import LISTEN_MS
-from rq_core.protocol import claims
+from rq_core.protocol.calls import claims
 from tests.kit.consistency import assert_consistent
 from tests.kit.listener import Listener
 from tests.kit.seed import WORKER, Seed

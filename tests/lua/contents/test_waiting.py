@@ -3,9 +3,9 @@
 import pytest
 
 from rq_core.model.keys import queue_keys
-from rq_core.model.machine import State
-from rq_core.protocol.steps import lines_of as asked_lines
-from rq_core.protocol.steps import read_lines
+from rq_core.model.table.machine import State
+from rq_core.protocol.reads.steps import lines_of as asked_lines
+from rq_core.protocol.reads.steps import read_lines
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import NO_FENCE, Seed, events_of, spec
 from tests.kit.snapshots import lines_of

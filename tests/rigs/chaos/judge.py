@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from rq_core.model.machine import Event, State
+from rq_core.model.table.machine import Event, State
 from tests.rigs.chaos.records import Fault, Interval, Line, Logged, Records
 from tests.rigs.judge.caps import Mark, at_once
 from tests.rigs.judge.logged import ABSENT, CLAIM_ENDS, GIVEN_BACK, NO_STEP, SETTLED

@@ -19,7 +19,7 @@ from typing import Final
 
 from rq_core.errors import QueueFull, RqCoreError, ServerError
 from rq_core.model.job import NewJob
-from rq_core.model.machine import Priority
+from rq_core.model.table.machine import Priority
 from tests.rigs.chaos import tasks
 
 PRIORITIES: Final = (*Priority, Priority.NORMAL)

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import text
 
-from rq_core.model.machine import Event, State
-from sql_audit.store.database import Database
-from sql_audit.store.tables import GONE, LOST
+from rq_core.model.table.machine import Event, State
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import GONE, LOST
 from tests.kit.witness import Witness
 from tests.rigs.judge.told import Answers
 

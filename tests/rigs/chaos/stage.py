@@ -20,9 +20,9 @@ import psutil
 from rq_core.connections.client import Client
 from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
-from rq_core.model.machine import CLAIMED_STATES, State
+from rq_core.model.table.machine import CLAIMED_STATES, State
 from sql_audit.store import migrate
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.processes import rq_core, worker_words
 from tests.kit.proxy import Proxy
 from tests.kit.servers import Engine, PostgresServer, RedisServer

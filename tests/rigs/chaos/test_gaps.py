@@ -10,7 +10,7 @@ from redis import Redis
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.agreement import drain
 from tests.kit.fleet import QUEUE
 from tests.kit.schemas import lay_schema

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rq_core.model.events import Entry, JobEvent
-from rq_core.model.machine import Event
+from rq_core.model.table.machine import Event
 from tests.rigs.judge.logged import CLAIM_ENDS
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rq_core.model.machine import Event
+from rq_core.model.table.machine import Event
 
 GIVEN_BACK: Final = frozenset({Event.LEASE_EXPIRED, Event.ROLLED_BACK})
 """Ends of a claim after which its handler may still be running, or be run again from the start."""

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rq_core.model.effects import EFFECTS, target
 from rq_core.model.events import Entry
-from rq_core.model.machine import Event, State
+from rq_core.model.table.effects import EFFECTS, target
+from rq_core.model.table.machine import Event, State
 
 
 @dataclass

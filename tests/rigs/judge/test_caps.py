@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core.model.events import Entry, JobEvent, OutboxId
-from rq_core.model.machine import Event
+from rq_core.model.table.machine import Event
 from tests.rigs.judge.caps import Mark, at_once, most_running, unproved
 
 

@@ -1,6 +1,6 @@
 """The judges' own sets of events, held against the product's table of transitions."""
 
-from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event
+from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event
 from tests.rigs.judge.logged import ABSENT, CLAIM_ENDS, JOB_ENDS, NO_STEP
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rq_core.doctor import diagnose
 from rq_core.errors import RqCoreError
-from sql_audit.proof.drift import compare, drift_of
+from sql_audit.proof.compare.drift import compare, drift_of
 from sql_audit.proof.result import Result, Verdict
 from sql_audit.proof.verify import verify
 from tests.rigs.lies.stage import COMPARED, Stage

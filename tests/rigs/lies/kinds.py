@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Column, Connection, LargeBinary, Table, Text, text
 
-from sql_audit.store.tables import APPEND_ONLY, EVERYDAY_INDEXES, metadata
-from sql_audit.store.triggers import triggers
-from sql_audit.store.views import views
+from sql_audit.store.schema.tables import APPEND_ONLY, EVERYDAY_INDEXES, metadata
+from sql_audit.store.schema.triggers import triggers
+from sql_audit.store.schema.views import views
 
 Row = dict[str, Any]
 QUEUE: Final = "q"

@@ -18,16 +18,16 @@ from sqlalchemy.exc import NoResultFound
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, Profile, ties_of
-from rq_core.model.scopes import lane_name
-from rq_core.model.values import DIGEST, pack
-from rq_core.protocol import claims
+from rq_core.model.limits.scopes import lane_name
+from rq_core.model.result_encoding import DIGEST, pack
+from rq_core.protocol.calls import claims
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.record import record_proofs
 from sql_audit.proof.verify import heads, verify
-from sql_audit.store.database import Database
-from sql_audit.store.tables import metadata
+from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import metadata
 from sql_audit.upkeep.plan import Rules, plan
 from sql_audit.upkeep.prune import prune
 from tests.kit import auditlog

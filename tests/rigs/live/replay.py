@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rq_core.model.events import Entry, JobRecord, fold
-from rq_core.model.limits import Limit
-from rq_core.model.machine import CLAIMED_STATES, Event, State
-from rq_core.model.scopes import family_of, scopes_of
+from rq_core.model.limits.limit import Limit
+from rq_core.model.limits.scopes import family_of, scopes_of
+from rq_core.model.table.machine import CLAIMED_STATES, Event, State
 from tests.rigs.judge.caps import Holders
 
 

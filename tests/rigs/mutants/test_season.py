@@ -7,13 +7,13 @@ from typing import Any
 import redis
 
 from rq_core.connections.client import Client
-from rq_core.protocol import claims
-from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.clock import Clock, timed
 from tests.kit.command import audit

@@ -10,8 +10,8 @@ from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
-from rq_core.model.values import DIGEST, VALUE_MAX, pack
-from rq_core.protocol import claims
+from rq_core.model.result_encoding import DIGEST, VALUE_MAX, pack
+from rq_core.protocol.calls import claims
 from rq_core.worker.settlement import Settlement, calls_of
 from tests.rigs.judge import memory
 from tests.rigs.once.tasks import QUEUE

@@ -13,7 +13,7 @@ from typing import Final
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile, ties_of
-from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from tests.kit.wait import wait_until
 from tests.rigs.judge.follower import Follower

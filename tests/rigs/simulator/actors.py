@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sqlalchemy.exc import OperationalError
 
 from rq_core import errors
-from rq_core.app.placing import full_rules
+from rq_core.app.limits.lane_assignment import full_rules
 from rq_core.connections.client import Client
-from rq_core.connections.line import Line as Connection
-from rq_core.connections.wire import Meanwhile
+from rq_core.connections.connection import Line as Connection
+from rq_core.connections.transport import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec, ties_of
-from rq_core.model.machine import Priority
-from rq_core.model.scopes import lane_name
+from rq_core.model.limits.scopes import lane_name
+from rq_core.model.result_encoding import DIGEST, FULL, pack
 from rq_core.model.settings import SETTINGS
-from rq_core.model.values import DIGEST, FULL, pack
-from rq_core.protocol.admin import Change
+from rq_core.model.table.machine import Priority
+from rq_core.protocol.calls.admin import Change
+from rq_core.protocol.engine.plan import Patience
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Patience
-from rq_core.worker.heartbeat import BEAT_AGAIN_S, LeaseKeeper
+from rq_core.worker.liveness.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Outcome
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit.fleet import QUEUE
 from tests.rigs.simulator.strand import Request, Sleep, Step, Strand
 from tests.rigs.simulator.watch import Violated

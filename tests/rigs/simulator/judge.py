@@ -6,12 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rq_core.doctor import examine
-from rq_core.model.machine import Event
-from sql_audit.mirror.source import Outbox
+from rq_core.model.table.machine import Event
+from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.store.database import Database
+from sql_audit.store.connection.database import Database
 from tests.kit import agreement, auditlog
 from tests.kit.fleet import QUEUE
 from tests.rigs.judge.witnessed import Runs

@@ -29,7 +29,7 @@ def planted(name: str) -> Iterator[Plant]:
     mutant = MUTANTS[name]
     if mutant.file.startswith("lua/"):
         yield Plant(scripts=_scripts(mutant))
-    elif mutant.file == "rq_core/protocol/delivery.py":
+    elif mutant.file == "rq_core/protocol/engine/delivery.py":
         yield Plant(delivery=_module(mutant).Delivery)
     elif mutant.file == "sql_audit/mirror/turn.py":
         yield Plant(mirror=_module(mutant).Mirror)

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from rq_core.model.effects import EFFECTS, target
 from rq_core.model.events import Entry, JobEvent
-from rq_core.model.machine import Event, State
 from rq_core.model.outcome import (
     EXPIRED,
     Cancelled,
@@ -19,8 +17,10 @@ from rq_core.model.outcome import (
     Replaced,
     Succeeded,
 )
-from rq_core.model.values import unpack
-from rq_core.protocol.endings import Absent, Found, look_program
+from rq_core.model.result_encoding import unpack
+from rq_core.model.table.effects import EFFECTS, target
+from rq_core.model.table.machine import Event, State
+from rq_core.protocol.reads.result_reads import Absent, Found, look_program
 from tests.kit.clock import CLOCK_KEY
 
 _REAL_TIME: Final = """local time = redis.call('TIME')

@@ -29,14 +29,14 @@ from sqlalchemy.exc import OperationalError
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob
-from rq_core.protocol import endings
-from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Lost, Unsent
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Lost, Unsent
-from sql_audit.mirror import sources
+from rq_core.protocol.reads import result_reads
+from sql_audit.mirror import source_registry
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store import migrate
-from sql_audit.store.background import BackgroundCall
+from sql_audit.store.connection.background import BackgroundCall
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine
 from tests.rigs.judge.told import Answers
@@ -299,9 +299,9 @@ class Simulation:
         # What goes on beside a strand would bring an order of its own: it is done on the strand, at once. A random
         # stamp would differ each time.
         with (
-            mock.patch.object(sources, "new_stamp", side_effect=stamps),
+            mock.patch.object(source_registry, "new_stamp", side_effect=stamps),
             mock.patch.object(BackgroundCall, "_begin", BackgroundCall._run),
-            mock.patch.object(endings, "look_program", return_value=results.LOOK),
+            mock.patch.object(result_reads, "look_program", return_value=results.LOOK),
         ):
             return self._run_and_judge()
 

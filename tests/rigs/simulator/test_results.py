@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rq_core.model.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.events import Entry, JobEvent, OutboxId
-from rq_core.model.machine import Event
 from rq_core.model.outcome import Cancelled, Kept, Outcome, Succeeded
-from rq_core.model.values import pack
-from rq_core.protocol.endings import Absent, Found
+from rq_core.model.result_encoding import pack
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
+from rq_core.model.table.machine import Event
+from rq_core.protocol.reads.result_reads import Absent, Found
 from tests.rigs.simulator.results import Clock, Results
 
 ENDED = 1_000

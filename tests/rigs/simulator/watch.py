@@ -7,7 +7,7 @@ from typing import Any
 
 from rq_core.connections.client import Client
 from rq_core.model.events import Entry, JobRecord, OutboxId, decode, fold
-from rq_core.model.machine import Event
+from rq_core.model.table.machine import Event
 from tests.kit.consistency import problems
 from tests.kit.fleet import QUEUE
 from tests.rigs.judge.caps import Proof

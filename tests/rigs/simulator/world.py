@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import redis
 
-from rq_core.connections.wire import PoolWire
+from rq_core.connections.transport import PoolWire
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function, directory

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rq_core import App, JobGone, NoResult, WaitTimeout
 from rq_core.errors import RqCoreError
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.engine.plan import Patience
 from tests.rigs.judge.times import percentile
 from tests.rigs.stage import Crew
 

@@ -15,8 +15,8 @@ from typing import TextIO
 
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
-from rq_core.protocol import claims
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine.plan import Patience
 
 THREADS = 4
 LIMIT = 4

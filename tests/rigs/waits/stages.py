@@ -13,7 +13,7 @@ from typing import Any, Final
 import redis
 
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import access
+from rq_core.protocol.engine import acl_roles
 from tests.kit.clusters import RedisCluster
 from tests.kit.sentinels import SentinelGroup
 from tests.kit.servers import Engine, RedisServer
@@ -76,8 +76,8 @@ def killed(engine: Engine, place: Path) -> Iterator[Stage]:
 
 def _user(server: RedisServer, role: str, *, without: str) -> str:
     """The URL of a user with the role's rights but one."""
-    rules = [rule for rule in access.rules(role) if rule != without]
-    assert len(rules) < len(access.rules(role))
+    rules = [rule for rule in acl_roles.rules(role) if rule != without]
+    assert len(rules) < len(acl_roles.rules(role))
     with server.client() as control:
         control.execute_command("ACL", "SETUSER", role, "reset", "on", ">x", *rules)
     return f"redis://{role}:x@127.0.0.1:{server.port}/0"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Patience, Pause, Plan, ReplyError, Send, T
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Patience, Pause, Plan, ReplyError, Send, T
 from rq_core.scripts.script import Script, function
 
 OK = ["ok"]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rq_core import errors
-from rq_core.protocol import claims
-from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.calls import claims
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Lost, Patience, ReplyError, Send, Unsent
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Lost, Patience, ReplyError, Send, Unsent
 from tests.unit.calls.scripted import EPOCH, FORGOTTEN, GREETING, OK, Server, calls, job, plans
 
 

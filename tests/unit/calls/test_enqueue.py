@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from rq_core import errors
-from rq_core.app.placing import full_rules
+from rq_core.app.limits.lane_assignment import full_rules
 from rq_core.model.job import NewJob, profile
-from rq_core.model.machine import Priority
-from rq_core.protocol.enqueue import ENQUEUE_CHUNK as CHUNK
-from rq_core.protocol.enqueue import Accepted
-from rq_core.protocol.plan import ReplyError
+from rq_core.model.table.machine import Priority
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK as CHUNK
+from rq_core.protocol.calls.enqueue import Accepted
+from rq_core.protocol.engine.plan import ReplyError
 from tests.unit.calls.scripted import OK, Server, job, plans, read
 
 

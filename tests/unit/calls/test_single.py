@@ -11,9 +11,9 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.errors import OutcomeUnknown, RqCoreError, ServerUnavailable
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol import enqueue
-from rq_core.protocol.enqueue import Accepted
-from rq_core.protocol.plan import Lost, Patience, ReplyError, Send, Unsent
+from rq_core.protocol.calls import enqueue
+from rq_core.protocol.calls.enqueue import Accepted
+from rq_core.protocol.engine.plan import Lost, Patience, ReplyError, Send, Unsent
 from rq_core.scripts.script import function
 from tests.kit.wires import LossyWire
 from tests.unit.calls.scripted import EPOCH, FORGOTTEN, OK, Server, calls, job, plans

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rq_core.protocol import delivery
-from rq_core.protocol.delivery import Slot
-from rq_core.protocol.plan import Send
+from rq_core.protocol.engine import delivery
+from rq_core.protocol.engine.delivery import Slot
+from rq_core.protocol.engine.plan import Send
 from tests.kit.forked import forked
 from tests.unit.calls.scripted import OK, Server, calls, job, plans
 

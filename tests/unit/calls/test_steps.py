@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rq_core.errors import QueueDamaged
-from rq_core.protocol.plan import ReplyError
-from rq_core.protocol.steps import TOGETHER_MAX, Steps, ask
+from rq_core.protocol.engine.plan import ReplyError
+from rq_core.protocol.reads.steps import TOGETHER_MAX, Steps, ask
 from tests.unit.calls.scripted import Server, plans
 
 

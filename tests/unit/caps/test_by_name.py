@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, InvalidOption, KeyNeeded, QueueDamaged, Rate, RetryPolicy, Unique
-from rq_core.app.placing import CACHED_MAX, CACHED_S, PolicyCache, registered_placing
+from rq_core.app.limits.lane_assignment import CACHED_MAX, CACHED_S, PolicyCache, registered_placing
 from tests.unit.caps.tasks import lane, send, tenant_of
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, InvalidName, InvalidOption, InvalidTask, KeyFailed, Rate
-from rq_core.model.limits import Limit
+from rq_core.model.limits.limit import Limit
 from tests.unit.caps.tasks import later, send
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from rq_core import App, ArgumentsInvalid, Cap, InvalidOption, Rate
-from rq_core.app.placing import registered_placing
+from rq_core.app.limits.lane_assignment import registered_placing
 from tests.unit.caps.tasks import lane, send, tenant_of
 
 

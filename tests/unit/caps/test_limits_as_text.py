@@ -7,8 +7,8 @@ import json
 import pytest
 
 from rq_core import App, Cap, InvalidOption
-from rq_core.model.limits import Limit, read_limit, shown
-from rq_core.protocol.caps import Kept
+from rq_core.model.limits.limit import Limit, read_limit, shown
+from rq_core.protocol.calls.caps import Kept
 from tests.unit.caps.tasks import send
 
 

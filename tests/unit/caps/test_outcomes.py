@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from rq_core import App, NewJob, ScopeFull
-from rq_core.app.handle import handle_of
+from rq_core.app.handles.handle import handle_of
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.shared_enqueues import SharedEnqueues
 from rq_core.model.job import profile
-from rq_core.protocol.enqueue import Accepted
+from rq_core.protocol.calls.enqueue import Accepted
 
 
 def outcome(app: App, accepted: Accepted) -> Any:

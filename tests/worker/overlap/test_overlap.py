@@ -14,7 +14,7 @@ import redis.asyncio
 
 from rq_core import GiveUp
 from rq_core.app.app import App
-from rq_core.connections.wire import AsyncPoolWire, Hear
+from rq_core.connections.transport import AsyncPoolWire, Hear
 from rq_core.model.job import Claim
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions, wakeups

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rq_core.app.app import App
-from rq_core.connections.wire import AsyncPoolWire
-from rq_core.protocol.plan import Lost
+from rq_core.connections.transport import AsyncPoolWire
+from rq_core.protocol.engine.plan import Lost
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit.wait import wait_until_async

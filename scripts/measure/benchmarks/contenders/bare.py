@@ -38,7 +38,7 @@ class Recorder:
     def commands(self, count: int) -> list[list[Any]]:
         from rq_core import App
         from rq_core.connections.client import Client
-        from rq_core.connections.wire import PoolWire
+        from rq_core.connections.transport import PoolWire
 
         recorder = self
 

@@ -3,8 +3,8 @@
 Revision ID: 0001
 Revises:
 
-Until the first release this creates what ``sql_audit/store/schema.py`` says today, so a change of the schema needs no
-migration. README.md in the folder above says what happens from then on.
+Until the first release this creates what ``sql_audit/store/schema/ddl.py`` says today, so a change of the schema needs
+no migration. README.md in the folder above says what happens from then on.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import secrets
 
 from alembic import op
 
-from sql_audit.store import schema
-from sql_audit.store.tables import audit_meta
+from sql_audit.store.schema import ddl
+from sql_audit.store.schema.tables import audit_meta
 
 revision = "0001"
 down_revision = None
@@ -23,5 +23,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    schema.create(op.get_bind())
+    ddl.create(op.get_bind())
     op.execute(audit_meta.insert().values(one=1, audit_id=secrets.token_hex(16)))

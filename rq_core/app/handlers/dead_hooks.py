@@ -1,0 +1,74 @@
+"""Hooks of jobs that died: ``@app.task(on_dead=…)``. :mod:`rq_core.worker.dead_hooks` tells them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rq_core.app.handlers.depends import dependencies_of
+from rq_core.model.job import read_spec
+
+
+@dataclass(frozen=True)
+class DeadJob:
+    """What a hook is told of a job that died."""
+
+    id: str
+    queue: str
+    task: str
+    arguments: dict[str, Any]
+    """As JSON has them; empty if they cannot be read."""
+    reason: str
+    """A :class:`rq_core.model.table.reasons.Reason`, or a word of another client."""
+    claims: int
+    failures: int
+    losses: int
+    died_at_ms: int
+    """Unix milliseconds."""
+    event: str
+    """The same each time that this death is told, and of no other."""
+
+
+Hook = Callable[..., Any]
+"""Called with a DeadJob, and with its dependencies."""
+
+
+def hook_name(task: str) -> str:
+    """The name of the task that runs a task's hook."""
+    return f"{task}:on_dead"
+
+
+def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
+    """The function of that task. It has the hook's dependencies. Raises InvalidTask."""
+    told: Callable[..., Any]
+    if inspect.iscoroutinefunction(hook):
+
+        async def told_async(job: DeadJob, **given: Any) -> None:
+            await hook(job, **given)
+
+        told = told_async
+    else:
+
+        def told_here(job: DeadJob, **given: Any) -> None:
+            hook(job, **given)
+
+        told = told_here
+    job, _ = inspect.signature(told).parameters.values()
+    given = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=dependency)
+        for name, dependency in dependencies_of(hook_name(task), hook).items()
+    ]
+    vars(told)["__signature__"] = inspect.Signature([job, *given])
+    return told
+
+
+def arguments_of(spec: str) -> dict[str, Any]:
+    try:
+        arguments: object = json.loads(read_spec(spec).args_json)
+    except ValueError:
+        # Another program wrote it. Its hook is called anyway, and so must be those of the jobs behind it.
+        return {}
+    return arguments if isinstance(arguments, dict) else {}

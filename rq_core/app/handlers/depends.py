@@ -1,0 +1,328 @@
+"""``Depends``: what a handler is given beside the arguments of its job.
+
+    async def session() -> AsyncIterator[Session]:
+        async with make_session() as session:
+            yield session
+
+    @app.task
+    async def report(month: str, db: Annotated[Session, Depends(session)]) -> None: ...
+
+A dependency is no argument of the job: it is not sent, not part of the digest, and refused if it is given. This module
+finds the dependencies of a function and puts them in order; :mod:`rq_core.app.handlers.handler_setup` enters and leaves
+them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeVar, overload
+
+from rq_core.errors import InvalidOption, InvalidTask
+
+T = TypeVar("T")
+
+DependencyScope = Literal["attempt", "process"]
+Provider = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """What ``Depends`` makes."""
+
+    provider: Provider
+    scope: DependencyScope
+
+    def __repr__(self) -> str:
+        scope = "" if self.scope == "attempt" else f', scope="{self.scope}"'
+        return f"Depends({name_of(self.provider)}{scope})"
+
+
+class _Injected:
+    """The default of a parameter whose annotation has a Depends: it tells type checkers that callers leave it out."""
+
+    def __repr__(self) -> str:
+        return "injected"
+
+
+injected: Final[Any] = _Injected()
+
+
+@overload
+def Depends(
+    provider: Callable[..., AbstractAsyncContextManager[T]], /, *, scope: DependencyScope = ...
+) -> T: ...
+@overload
+def Depends(
+    provider: Callable[..., AbstractContextManager[T]], /, *, scope: DependencyScope = ...
+) -> T: ...
+@overload
+def Depends(provider: Callable[..., AsyncIterator[T]], /, *, scope: DependencyScope = ...) -> T: ...
+@overload
+def Depends(provider: Callable[..., Iterator[T]], /, *, scope: DependencyScope = ...) -> T: ...
+@overload
+def Depends(provider: Callable[..., Awaitable[T]], /, *, scope: DependencyScope = ...) -> T: ...
+@overload
+def Depends(provider: Callable[..., T], /, *, scope: DependencyScope = ...) -> T: ...
+def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any:  # noqa: N802 - it reads as a declaration
+    """Declare that a parameter gets what ``provider`` makes: in ``Annotated[…]``, or as its default.
+
+    ``provider`` is a function, a generator that yields once, a function made by ``contextmanager`` or
+    ``asynccontextmanager``, or a class; all but plain functions also in an async form. It is called without
+    arguments, except for dependencies of its own. It is called once per attempt of a job, also if several
+    parameters need it; with ``scope="process"`` once per worker process, when it is first needed.
+    Raises InvalidOption.
+    """
+    if not callable(provider):
+        raise InvalidOption.of("Depends", provider, "must get a function or a class")
+    if scope not in typing.get_args(DependencyScope):
+        raise InvalidOption.of("scope", scope, 'must be "attempt" or "process"')
+    return Dependency(provider, scope)
+
+
+class Step:
+    """One provider, and the steps whose values it is called with."""
+
+    __slots__ = ("needs", "owned", "provider", "scope")
+
+    def __init__(
+        self, provider: Provider, scope: DependencyScope, needs: Mapping[str, Step]
+    ) -> None:
+        self.provider = provider
+        self.scope = scope
+        self.needs = needs
+        self.owned = makes_managers(provider)
+        """Whether what it returns is entered if it is a context manager."""
+
+    def __repr__(self) -> str:
+        return f"<dependency {name_of(self.provider)}>"
+
+
+def steps_of(
+    owner: str,
+    dependencies: Mapping[str, Dependency],
+    *,
+    is_async: bool,
+    overrides: Mapping[Provider, Provider] | None = None,
+) -> dict[str, Step]:
+    """Return what gives a task's parameters their values. ``owner`` is the task. Raises InvalidTask."""
+    planner = _Planner(owner, is_async, overrides or {})
+    return {name: planner.step(dependency, ()) for name, dependency in dependencies.items()}
+
+
+class _Planner:
+    """Puts the providers that one task needs in order."""
+
+    def __init__(self, owner: str, is_async: bool, overrides: Mapping[Provider, Provider]) -> None:
+        self._owner = owner
+        self._is_async = is_async
+        self._overrides = overrides
+        self._steps: dict[Dependency, Step] = {}
+
+    def step(self, dependency: Dependency, path: tuple[Dependency, ...]) -> Step:
+        try:
+            known = self._steps.get(dependency)
+        except TypeError:
+            why = f"its dependency {name_of(dependency.provider)} is not hashable"
+            raise InvalidTask(task=self._owner, why=why) from None
+        if known is not None:
+            return known
+        path = (*path, dependency)
+        self._check(path)
+        provider = self._overrides.get(dependency.provider, dependency.provider)
+        if not self._is_async and is_async(provider):
+            raise InvalidTask(
+                task=self._owner,
+                why=f"it is a `def` function, and its dependency {name_of(provider)} is async: write the task"
+                " as `async def`, or the dependency without async",
+            )
+        inner = dependencies_of(self._owner, provider, of=name_of(provider))
+        needs = {name: self.step(each, path) for name, each in inner.items()}
+        made = self._steps[dependency] = Step(provider, dependency.scope, needs)
+        return made
+
+    def _check(self, path: tuple[Dependency, ...]) -> None:
+        *before, last = path
+        if any(each.provider == last.provider for each in before):
+            cycle = " → ".join(name_of(each.provider) for each in path)
+            raise InvalidTask(task=self._owner, why=f"its dependencies form a cycle: {cycle}")
+        if before and before[-1].scope == "process" and last.scope != "process":
+            raise InvalidTask(
+                task=self._owner,
+                why=f"its dependency {name_of(before[-1].provider)} lives as long as the process, and needs"
+                f' {name_of(last.provider)}, which lives for one attempt: give that one scope="process", too',
+            )
+
+
+def dependencies_of(
+    owner: str, function: Provider, *, of: str | None = None
+) -> dict[str, Dependency]:
+    """Return the parameters of a function that have a Depends. Raises InvalidTask.
+
+    ``of`` is the function's name if it is a provider, not the task ``owner`` itself: it is called with its
+    dependencies only, so each of its other parameters must have a default.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}  # Some builtins have none; a task without one is refused elsewhere.
+    found: dict[str, Dependency] = {}
+    for parameter in parameters:
+        dependency = _dependency_of(owner, parameter, function)
+        if dependency is not None:
+            if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                why = f"its dependency {parameter.name} is by position only: remove the '/'"
+                raise InvalidTask(task=owner, why=why)
+            found[parameter.name] = dependency
+        elif of is not None and _is_required(parameter):
+            raise InvalidTask(
+                task=owner,
+                why=f"its dependency {of} has a parameter {parameter.name} that nothing fills: give it a Depends"
+                " or a default",
+            )
+    return found
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in variable
+
+
+def _dependency_of(
+    owner: str, parameter: inspect.Parameter, function: Provider
+) -> Dependency | None:
+    annotated = _in_annotation(owner, parameter, function)
+    if isinstance(parameter.default, Dependency):
+        if annotated is not None:
+            why = f"its parameter {parameter.name} has two Depends: keep one"
+            raise InvalidTask(task=owner, why=why)
+        return parameter.default
+    if annotated is None and parameter.default is injected:
+        why = f"its parameter {parameter.name} is injected, and its annotation has no Depends"
+        raise InvalidTask(task=owner, why=why)
+    return annotated
+
+
+def _in_annotation(
+    owner: str, parameter: inspect.Parameter, function: Provider
+) -> Dependency | None:
+    annotation, unknown = parameter.annotation, set[str]()
+    if isinstance(annotation, str):
+        annotation = _evaluate(annotation, function, unknown)
+    if type(annotation).__name__ == "TypeAliasType":
+        annotation = annotation.__value__
+    if typing.get_origin(annotation) is not Annotated:
+        return None
+    found = [each for each in typing.get_args(annotation)[1:] if isinstance(each, Dependency)]
+    if len(found) > 1:
+        why = f"its parameter {parameter.name} has two Depends: keep one"
+        raise InvalidTask(task=owner, why=why)
+    if found and found[0].provider is _Unknown:
+        raise InvalidTask(
+            task=owner,
+            why=f"the Depends of its parameter {parameter.name} cannot be resolved"
+            f" ({', '.join(sorted(unknown))}): what it names must be defined above the task, at the top"
+            " level of the module",
+        )
+    return found[0] if found else None
+
+
+def has_dependency(hint: Any) -> bool:
+    """Whether there is a Depends anywhere in a type."""
+    inner = typing.get_args(hint)
+    if typing.get_origin(hint) is Annotated and any(isinstance(each, Dependency) for each in inner):
+        return True
+    return any(map(has_dependency, inner))
+
+
+class _AnyUse(type):
+    """Whatever an annotation does with a name that is not known: it is the type of a dependency, which does not matter,
+    or it is found out when the arguments' types are looked at."""
+
+    def __getattr__(cls, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+    def __getitem__(cls, _item: object) -> type:
+        return cls
+
+    def __or__(cls, _other: object) -> Any:
+        return cls
+
+    def __ror__(cls, _other: object) -> Any:
+        return cls
+
+
+class _Unknown(metaclass=_AnyUse):
+    """Stands for a name that is not defined where an annotation is read: imported under TYPE_CHECKING, or below."""
+
+
+class _Names(dict[str, Any]):
+    """The names that an annotation may use; a missing one is noted."""
+
+    def __init__(self, known: Mapping[str, Any], unknown: set[str]) -> None:
+        super().__init__()
+        self._known = known
+        self._unknown = unknown
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._known:
+            return self._known[name]
+        if hasattr(builtins, name):
+            return getattr(builtins, name)
+        self._unknown.add(name)
+        return _Unknown
+
+
+def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
+    """What an annotation that is text means, as far as it can be told now; None if it cannot."""
+    names = _Names(getattr(_function_of(function), "__globals__", {}), unknown)
+    try:
+        return eval(text, {}, names)  # noqa: S307 - the program's own annotation
+    except Exception:  # noqa: BLE001 - an annotation may be anything; it is looked at again as an argument's type
+        return None
+
+
+def _function_of(provider: Any) -> Any:
+    """The function in which a provider's signature is written."""
+    provider = _called(provider)
+    if isinstance(provider, type):
+        return getattr(provider, "__init__")  # noqa: B009 - a type checker would warn of subclasses
+    if not inspect.isroutine(provider):
+        provider = type(provider).__call__
+    return inspect.unwrap(provider)
+
+
+def _called(provider: Any) -> Any:
+    """What a functools.partial calls."""
+    while isinstance(provider, functools.partial):
+        provider = provider.func
+    return provider
+
+
+def name_of(provider: Any) -> str:
+    """A provider's name, for people."""
+    provider = _called(provider)
+    return str(getattr(provider, "__qualname__", None) or repr(provider))
+
+
+def makes_managers(provider: Any) -> bool:
+    """Whether a provider is a class of context managers, so that no other code owns what it makes."""
+    kind = _called(provider)
+    return isinstance(kind, type) and (hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"))
+
+
+def is_async(provider: Any) -> bool:
+    """Whether what a provider makes needs an event loop, as far as it can be told without calling it."""
+    called = _called(provider)
+    if isinstance(called, type):
+        return hasattr(called, "__aenter__") and not hasattr(called, "__enter__")
+    if not inspect.isroutine(called):
+        called = type(called).__call__
+    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(inspect.unwrap(called))

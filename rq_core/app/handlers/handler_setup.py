@@ -1,0 +1,368 @@
+"""What an app puts around its handlers: its arounds, the tasks' dependencies, and what tests put in place of these."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncContextDecorator, AsyncExitStack, ContextDecorator, contextmanager
+from types import AsyncGeneratorType, GeneratorType, TracebackType
+from typing import Any, Final, Protocol, TypeVar
+
+from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.depends import (
+    Provider,
+    Step,
+    dependencies_of,
+    is_async,
+    makes_managers,
+    name_of,
+    steps_of,
+)
+from rq_core.errors import InvalidOption, InvalidTask, UsageError
+
+# Runs a handler inside what it needs: the app's arounds, outermost, and the task's dependencies.
+#
+# What was entered is left in the reverse order, whatever the handler raises, and before its end is reported. What
+# leaves sees the handler's error, and may raise another one in its place; it cannot hide one.
+#
+# There is one way for both kinds of handlers, a coroutine. Around a ``def`` handler nothing is awaited, so its thread
+# steps it once, and it has ended (:func:`now`).
+
+
+def _makes_manager(function: Any) -> bool:
+    """Whether calling it gives a context manager, or the generator of one, as far as can be told without that."""
+    if not inspect.isroutine(inspect.unwrap(function)):
+        # A class, an object that is called, or a partial of either.
+        return makes_managers(function) or not isinstance(function, type)
+    called = inspect.unwrap(function)
+    return inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called)
+
+
+class Around:
+    """A context manager around every handler of an app, which sees what the handler raises.
+
+        @app.around
+        @contextmanager
+        def timed(job: JobContext) -> Iterator[None]:
+            began = time.monotonic()
+            yield
+            statistics.observe(job.task, time.monotonic() - began)
+
+    Raises InvalidOption for a function that cannot be one.
+    """
+
+    def __init__(self, function: Callable[[JobContext], Any]) -> None:
+        self.function = function
+        self.name = name_of(function)
+        self.is_async = is_async(function) and not inspect.iscoroutinefunction(function)
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError as error:
+            raise InvalidOption.of(
+                "around", function, f"must take one argument, the job ({error})"
+            ) from None
+        if inspect.iscoroutinefunction(function):
+            raise InvalidOption.of(
+                "around", function, "must yield once, and is a coroutine function"
+            )
+        if dependencies_of("around", function):
+            raise InvalidOption.of(
+                "around", function, "must take the job only: it gets no dependencies"
+            )
+        if not _makes_manager(function):
+            raise InvalidOption.of(
+                "around",
+                function,
+                "must yield once, around the handler: it is a plain function. Write a generator, or what"
+                " contextmanager makes of one",
+            )
+
+    def check(self, task: str, *, is_async: bool) -> None:
+        """Raises InvalidTask for a task that it cannot be put around."""
+        if self.is_async and not is_async:
+            raise InvalidTask(
+                task=task,
+                why=f"it is a `def` function, and the around {self.name} is async, so it cannot run in the"
+                " handler's thread: write the around without async",
+            )
+
+
+T = TypeVar("T")
+
+_ASYNC: Final = "it is async, and a `def` handler needs it"
+
+
+class ProcessValues(Protocol):
+    """What lives as long as the process (:mod:`rq_core.app.handlers.process_scope`)."""
+
+    async def value(self, step: Step, *, awaits: bool) -> Any:
+        """The value of a provider; without ``awaits`` the caller is a thread, which waits by itself."""
+
+
+class Entered:
+    """What has been entered on a stack; a provider that several need is called once.
+
+    With ``awaits`` this is a coroutine of an event loop, else one that must not wait.
+    """
+
+    def __init__(
+        self, stack: AsyncExitStack, resources: ProcessValues | None, *, awaits: bool
+    ) -> None:
+        """``resources`` has what lives as long as the process; None: here that lives as long as the stack."""
+        self._stack = stack
+        self._resources = resources
+        self._awaits = awaits
+        self._values: dict[Step, Any] = {}
+
+    async def value(self, step: Step) -> Any:
+        """What a dependency gives."""
+        if step not in self._values:
+            if step.scope == "process" and self._resources is not None:
+                self._values[step] = await self._resources.value(step, awaits=self._awaits)
+            else:
+                self._values[step] = await self.make(step)
+        return self._values[step]
+
+    async def make(self, step: Step) -> Any:
+        """Call a provider, after those that it needs, and enter what it makes."""
+        needs = {name: await self.value(each) for name, each in step.needs.items()}
+        return await self.enter(
+            step.provider, needs, f"dependency {name_of(step.provider)}", owned=step.owned
+        )
+
+    async def enter(
+        self,
+        provider: Callable[..., Any],
+        needs: Mapping[str, Any],
+        what: str,
+        *,
+        owned: bool,
+        args: Sequence[Any] = (),
+    ) -> Any:
+        """Call a provider and enter what it makes. Returns the value that is to be handed over.
+
+        ``owned``: a context manager that it returns is entered; otherwise other code may own it.
+        """
+        try:
+            made = provider(*args, **needs)
+            if inspect.iscoroutine(made):
+                made = await self._awaited(made)
+            made = _of_generator(made)
+            # Those that contextmanager and asynccontextmanager make are of these classes.
+            entered = owned or isinstance(made, ContextDecorator | AsyncContextDecorator)
+            return await self._enter(made, what) if entered else made
+        except BaseException as error:
+            error.add_note(f"(raised while entering the {what})")
+            raise
+
+    async def _awaited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        if self._awaits:
+            return await coroutine
+        coroutine.close()
+        raise UsageError(_ASYNC)
+
+    async def _enter(self, manager: Any, what: str) -> Any:
+        kind = type(manager)
+        if self._awaits and hasattr(kind, "__aenter__"):
+            value = await kind.__aenter__(manager)
+            self._stack.push_async_exit(_leaving_async(manager, what))
+        elif hasattr(kind, "__enter__"):
+            value = kind.__enter__(manager)
+            self._stack.push(_leaving(manager, what))
+        elif hasattr(kind, "__aenter__"):
+            raise UsageError(_ASYNC)
+        else:
+            raise UsageError(f"it gives no context manager but {kind.__name__}")
+        return value
+
+
+def _of_generator(made: Any) -> Any:
+    """The context manager that a generator is; anything else as it is."""
+    if isinstance(made, GeneratorType):
+        return contextlib.contextmanager(lambda: made)()
+    if isinstance(made, AsyncGeneratorType):
+        return contextlib.asynccontextmanager(lambda: made)()
+    return made
+
+
+def _leaving(
+    manager: Any, what: str
+) -> Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], bool]:
+    def leave(
+        kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            type(manager).__exit__(manager, kind, error, trace)
+        except BaseException as raised:
+            _note(raised, error, what)
+            raise
+        return False
+
+    return leave
+
+
+def _leaving_async(
+    manager: Any, what: str
+) -> Callable[
+    [type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[bool]
+]:
+    async def leave(
+        kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            await type(manager).__aexit__(manager, kind, error, trace)
+        except BaseException as raised:
+            _note(raised, error, what)
+            raise
+        return False
+
+    return leave
+
+
+def _note(raised: BaseException, error: BaseException | None, what: str) -> None:
+    if raised is not error:
+        raised.add_note(f"(raised while leaving the {what})")
+
+
+async def run(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    is_async: bool,
+    steps: Mapping[str, Step],
+    arounds: Sequence[Around] = (),
+    job: JobContext | None = None,
+    resources: ProcessValues | None = None,
+) -> Any:
+    """Call a task's function inside the arounds, with the values of ``steps`` beside its arguments.
+
+    Without a ``job`` it is called directly, not by a worker, and there are no arounds.
+    """
+    async with AsyncExitStack() as stack:
+        entered = Entered(stack, resources, awaits=is_async)
+        for around in arounds:
+            await entered.enter(
+                around.function, {}, f"around {around.name}", owned=True, args=(job,)
+            )
+        given = {name: await entered.value(step) for name, step in steps.items()}
+        if job is not None and not is_async:
+            # A thread is not interrupted: its time may have run out while it entered.
+            job.raise_if_cancelled()
+        result = function(*args, **kwargs, **given)
+        if is_async:
+            result = await result
+        if job is not None:
+            job.raise_if_too_late()
+        return result
+
+
+def now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that awaits nothing, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    coroutine.close()
+    raise AssertionError("it awaits something")
+
+
+class TaskFunction(Protocol):
+    """What matters here of a task."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def function(self) -> Callable[..., Any]: ...
+    @property
+    def is_async(self) -> bool: ...
+    @property
+    def steps(self) -> Mapping[str, Step]: ...
+
+
+class Surroundings:
+    """What an app puts around its handlers."""
+
+    def __init__(self) -> None:
+        self.arounds: list[Around] = []
+        """The outermost first."""
+        self._overrides: dict[Provider, Provider] = {}
+        self._blocks: list[tuple[Provider, Provider]] = []
+        """The overrides that are in force, the last one last."""
+
+    def add(self, function: Callable[[JobContext], Any], tasks: Iterable[TaskFunction]) -> None:
+        """Put a context manager around every handler. Raises InvalidOption, or InvalidTask for one that it cannot."""
+        around = Around(function)
+        for task in tasks:
+            around.check(task.name, is_async=task.is_async)
+        self.arounds.append(around)
+
+    def check(self, task: str, *, is_async: bool) -> None:
+        """Raises InvalidTask for a task that an around cannot be put around."""
+        for around in self.arounds:
+            around.check(task, is_async=is_async)
+
+    def steps_of(self, task: TaskFunction) -> Mapping[str, Step]:
+        """What gives a task's parameters their values now."""
+        return self._overridden(task, self._overrides) if self._overrides else task.steps
+
+    def wrap(
+        self, task: TaskFunction, job: JobContext, resources: ProcessValues
+    ) -> Callable[..., Any]:
+        """Return the function to call in place of a task's own, with the same arguments: what it does is that,
+        inside the arounds and with its dependencies."""
+        running = functools.partial(
+            run,
+            task.function,
+            (),
+            is_async=task.is_async,
+            steps=self.steps_of(task),
+            arounds=tuple(self.arounds),
+            job=job,
+            resources=resources,
+        )
+        if task.is_async:
+            return lambda **arguments: running(arguments)
+        return lambda **arguments: now(running(arguments))
+
+    def call(self, task: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a task's function here, as its caller does; a dependency that is given is not made."""
+        given = inspect.signature(task.function).bind_partial(*args, **kwargs).arguments
+        steps = {name: step for name, step in self.steps_of(task).items() if name not in given}
+        called = run(task.function, args, kwargs, is_async=task.is_async, steps=steps)
+        return called if task.is_async else now(called)
+
+    @contextmanager
+    def override(
+        self, provider: Provider, other: Provider, tasks: Iterable[TaskFunction]
+    ) -> Iterator[None]:
+        """Let ``other`` make what ``provider`` would, within the block. Raises InvalidOption or InvalidTask."""
+        for each in (provider, other):
+            if not callable(each):
+                raise InvalidOption.of(
+                    "override",
+                    each,
+                    "must get functions or classes: the one that"
+                    " Depends names, and the one in its place",
+                )
+        overrides = {**self._overrides, provider: other}
+        for task in tasks:
+            self._overridden(task, overrides)
+        block = (provider, other)
+        self._blocks.append(block)
+        self._overrides = overrides
+        try:
+            yield
+        finally:
+            # Blocks may end in another order than that in which they began.
+            self._blocks = [each for each in self._blocks if each is not block]
+            self._overrides = dict(self._blocks)
+
+    def _overridden(
+        self, task: TaskFunction, overrides: Mapping[Provider, Provider]
+    ) -> Mapping[str, Step]:
+        found = dependencies_of(task.name, task.function)
+        return steps_of(task.name, found, is_async=task.is_async, overrides=overrides)

@@ -1,0 +1,151 @@
+"""What dependencies with ``scope="process"`` have made in one process: each once, and left when the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import logging
+import threading
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from rq_core.app.handlers.depends import Provider, Step, name_of
+from rq_core.app.handlers.handler_setup import Entered, now
+
+log = logging.getLogger(__name__)
+
+LEAVE_WAIT_S: Final = 5.0
+"""How long all of them may take to be left; then the process ends without that."""
+
+
+class _Kept:
+    """One value: being made, there, or being left."""
+
+    def __init__(self, step: Step) -> None:
+        self.provider = step.provider
+        self.name = name_of(step.provider)
+        self.value: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        # Then a job that waits for it and is cancelled cannot cancel it for the others.
+        self.value.set_running_or_notify_cancel()
+        self.stack = AsyncExitStack()
+        # Not the job's that happens to need it first, and the same when it is left.
+        self.context = contextvars.Context()
+        self.keeper: asyncio.Task[None] | None = None
+        """Where it was made on a loop: the task that enters it and leaves it, since some must be left by the task that
+        entered them."""
+        self.over = asyncio.Event()
+
+
+class Resources:
+    """Makes each value when it is first needed, and keeps it until ``close``.
+
+    Handlers on the loop and in threads share them. A value that could not be made is made again for the next job.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[Provider, _Kept] = {}
+        self._made: list[_Kept] = []
+        """In the order in which they were made: what one needs was made before it."""
+
+    async def value(self, step: Step, *, awaits: bool) -> Any:
+        """The value of a provider. Without ``awaits`` this is a thread, which waits by itself."""
+        with self._lock:
+            kept = self._kept.get(step.provider)
+            mine = kept is None
+            if kept is None:
+                kept = self._kept[step.provider] = _Kept(step)
+        if mine and awaits:
+            loop = asyncio.get_running_loop()
+            kept.keeper = loop.create_task(self._keep(kept, step), context=kept.context)
+        elif mine:
+            kept.context.run(self._make_here, kept, step)
+        if awaits and not kept.value.done():
+            there = asyncio.wrap_future(kept.value)
+            there.add_done_callback(_retrieved)
+            return await asyncio.shield(there)
+        return kept.value.result()
+
+    async def _keep(self, kept: _Kept, step: Step) -> None:
+        try:
+            async with kept.stack as stack:
+                self._there(kept, await Entered(stack, self, awaits=True).make(step))
+                await kept.over.wait()
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: it is the error of the jobs that wait for it
+            self._failed(kept, error)
+
+    def _make_here(self, kept: _Kept, step: Step) -> None:
+        try:
+            self._there(kept, now(Entered(kept.stack, self, awaits=False).make(step)))
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._failed(kept, error)
+
+    def _there(self, kept: _Kept, value: Any) -> None:
+        with self._lock:
+            self._made.append(kept)
+        kept.value.set_result(value)
+
+    def _failed(self, kept: _Kept, error: BaseException) -> None:
+        if kept.value.done() and isinstance(error, asyncio.CancelledError):
+            return  # Given up, which has been said.
+        if kept.value.done():
+            log.error("leaving the dependency %s failed", kept.name, exc_info=error)
+            return
+        with self._lock:
+            self._kept.pop(kept.provider, None)
+        kept.value.set_exception(error)
+
+    async def close(self) -> None:
+        """Leave all of them, the last one first; give up after LEAVE_WAIT_S. Call it when no handler runs any more."""
+        with self._lock:
+            made, self._made = self._made, []
+            kept, self._kept = self._kept, {}
+        for each in kept.values():
+            if each.keeper is not None and not each.value.done():
+                # Its job has given up meanwhile.
+                each.keeper.cancel()
+        try:
+            async with asyncio.timeout(LEAVE_WAIT_S):
+                while made:
+                    await self._leave(made[-1])
+                    made.pop()
+        except TimeoutError:
+            names = ", ".join(kept.name for kept in reversed(made))
+            log.error("dependencies were not left within %g s: %s", LEAVE_WAIT_S, names)  # noqa: TRY400 - says all
+            for each in made:
+                if each.keeper is not None:
+                    each.keeper.cancel()
+
+    async def _leave(self, kept: _Kept) -> None:
+        if kept.keeper is not None:
+            kept.over.set()
+            # It may end without an error though it was cancelled, and the time would not be seen to be over.
+            await asyncio.shield(kept.keeper)
+            return
+        loop = asyncio.get_running_loop()
+        left: asyncio.Future[None] = loop.create_future()
+
+        def leave() -> None:
+            try:
+                kept.context.run(now, kept.stack.aclose())
+            except BaseException as error:  # noqa: BLE001 - the others are left all the same
+                self._failed(kept, error)
+            with contextlib.suppress(RuntimeError):  # The loop is closed: it waits no longer.
+                loop.call_soon_threadsafe(_set_once, left)
+
+        # One that hangs must not keep the process alive.
+        threading.Thread(target=leave, name="rq-core-leave", daemon=True).start()
+        await left
+
+
+def _retrieved(there: asyncio.Future[Any]) -> None:
+    """Look at an error, so that asyncio does not complain if the handler that waited for it was cancelled."""
+    if not there.cancelled():
+        there.exception()
+
+
+def _set_once(left: asyncio.Future[None]) -> None:
+    if not left.done():
+        left.set_result(None)

@@ -1,0 +1,114 @@
+r"""Keeping secrets out of the log: what a handler's error says passes through the app's redactor.
+
+Arguments are in no log line, and in events and SQL only where a producer asks for that
+(``audit_payload="full"``), as they are. What an exception says is up to the code that
+raised it, so an app may have a function that every such text goes through, message and traceback,
+before it is sent to Redis or logged. Passwords in URLs are masked in any case (:mod:`rq_core.masking`).
+
+    def redact(text: str) -> str:
+        return re.sub(r"token=\w+", "token=…", text)
+
+    app = App(redact=redact)            # or redact="settings:redact", or worker --redact settings:redact
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rq_core.errors import InvalidOption
+from rq_core.model.lib.text import excerpt, printable, shorten
+
+Redact = Callable[[str], str]
+"""Takes what an exception says, and returns what may be kept of it."""
+
+TYPE_MAX: Final = 200
+MESSAGE_MAX: Final = 2_000
+TRACEBACK_MAX: Final = 8_000
+"""Characters of an error that go into the log; a job's history is not the place for a core dump."""
+
+_PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
+_MUST: Final = "must be a function of a text, or its import path, like settings:redact"
+
+
+def redactor_of(said: Redact | str | None) -> Redact | None:
+    """The redactor that an option means. Raises InvalidOption if there is no such function."""
+    if said is None or callable(said):
+        return said
+    if not isinstance(said, str):
+        raise InvalidOption.of("redact", said, _MUST)
+    module_name, _, attribute = said.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute, None)
+    except (ModuleNotFoundError, ValueError, TypeError):
+        found = None
+    if not attribute or not callable(found):
+        raise InvalidOption.of("redact", said, _MUST)
+    redact: Redact = found
+    return redact
+
+
+def redacted(redact: Redact | None, text: str) -> str:
+    """What may be kept of ``text``. Never raises: what a broken redactor was given is left out whole."""
+    if redact is None:
+        return text
+    try:
+        kept: object = redact(text)
+    except BaseException as error:  # noqa: BLE001 - it is the user's code; also SystemExit
+        return f"<left out: the redactor raised {type(error).__name__}>"
+    if not isinstance(kept, str):
+        return f"<left out: the redactor returned {type(kept).__name__}>"
+    return kept
+
+
+def describe(
+    error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
+) -> str:
+    """An exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped.
+
+    Whatever it says has passed through ``redact``, before it is shortened: half a secret is one, too.
+    """
+    lines = traceback_of(error) if with_traceback else None
+    return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
+
+
+def describe_words(
+    kind: str, message: str, lines: str | None, *, redact: Redact | None = None
+) -> str:
+    """The same of an exception that is known by its words only. ``lines`` is its traceback."""
+    kind = shorten(printable(kind), TYPE_MAX)
+    facts = {"type": kind, "message": excerpt(redacted(redact, message), MESSAGE_MAX)}
+    if lines is not None:
+        facts["traceback"] = excerpt(redacted(redact, lines), TRACEBACK_MAX)
+    return json.dumps(facts)
+
+
+def traceback_in(said: str) -> str | None:
+    """Return the traceback of an error as ``describe`` has it; None if there is none."""
+    lines: str | None = json.loads(said).get("traceback")
+    return lines and lines.rstrip("\n")
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says of itself; never raises, whatever its class does when asked."""
+    try:
+        return str(error)
+    except BaseException as unsaid:  # noqa: BLE001 - it is the user's code; also SystemExit
+        return f"<no words: str() raised {type(unsaid).__name__}>"
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an exception, with its causes, from the handler on; never raises either."""
+    try:
+        begins = error.__traceback__
+        while begins is not None and begins.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            begins = begins.tb_next
+        trace = begins or error.__traceback__
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException as unsaid:  # noqa: BLE001 - a property of the user's exception; also SystemExit
+        return f"<no traceback: asking for it raised {type(unsaid).__name__}>"

@@ -1,0 +1,108 @@
+"""What handlers return, between Python and JSON, by the annotation of the task's function.
+
+A worker dumps the value where the handler ran, and the producer that waits loads it into the annotated type.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from rq_core.app.fork_safety import preparing
+from rq_core.errors import InvalidTask
+from rq_core.model.lib.cached_property import cached_property
+from rq_core.model.outcome import NOT_JSON, TOO_LARGE
+from rq_core.model.result_encoding import DIGEST, NO_VALUE, VALUE_MAX, pack
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+class Returned:
+    """What one task's function returns. pydantic is imported on first use."""
+
+    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+        self._task = task
+        self._function = function
+
+    def check(self, *, is_defined: bool = True) -> None:
+        """Look at the annotation now. Raises InvalidTask if it cannot be resolved, or if JSON cannot carry such values.
+
+        Without ``is_defined`` it may name what is defined later; then it is not looked at.
+        """
+        if not is_defined:
+            try:
+                self._hint  # noqa: B018 - it is looked up on access
+            except NameError:
+                return
+        self._adapter  # noqa: B018 - it is made on first access
+
+    def dump(self, value: Any, kept: str = DIGEST) -> str:
+        """Return a value as JSON behind its digest (:func:`rq_core.model.result_encoding.pack`), or ``!`` and in one
+        word why it cannot be kept: too_large or not_json. ``kept`` is what the log keeps of it: digest or full."""
+        if isinstance(value, Iterator):
+            # To read it to its end would be work after the handler's end, of any length, on the worker's event loop.
+            return f"{NO_VALUE}{NOT_JSON}"
+        try:
+            found: bytes = self._adapter.dump_json(value, warnings="error")
+            if b"NaN" in found or b"Infinity" in found:
+                # pydantic writes these numbers, and JSON does not have them.
+                json.loads(found, parse_constant=_refuse)
+        except Exception:  # noqa: BLE001 - also what a model's own code raises: its job has done its work
+            return f"{NO_VALUE}{NOT_JSON}"
+        return pack(found.decode(), kept) if len(found) <= VALUE_MAX else f"{NO_VALUE}{TOO_LARGE}"
+
+    def load(self, value_json: str) -> Any:
+        """Return a value as the annotated type. Raises ValueError for one that it does not fit, and InvalidTask."""
+        return self._adapter.validate_json(value_json)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        with preparing():
+            from pydantic import (
+                ConfigDict,
+                PydanticUndefinedAnnotation,
+                PydanticUserError,
+                TypeAdapter,
+            )
+        config = ConfigDict(
+            allow_inf_nan=False,
+            ser_json_inf_nan="constants",
+            ser_json_bytes="base64",
+            val_json_bytes="base64",
+        )
+        try:
+            hint = self._hint
+            with preparing():
+                # A NewType takes the configuration for annotations that cannot have one of their own.
+                return TypeAdapter(
+                    typing.cast("Any", typing.NewType)("Returned", hint), config=config
+                )
+        except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, NameError) as error:
+            line = str(error).partition("\n")[0]
+            raise InvalidTask(
+                task=self._task,
+                why=f"what it returns cannot be kept as JSON ({line}): annotate plain types, dataclasses or pydantic"
+                " models, or leave out keep_result",
+            ) from None
+
+    @property
+    def _hint(self) -> Any:
+        function = inspect.unwrap(self._function)
+        written = getattr(function, "__annotations__", {})
+        if "return" not in written:
+            return Any
+        found = typing.get_type_hints(
+            SimpleNamespace(__annotations__={"return": written["return"]}),
+            globalns=getattr(function, "__globals__", {}),
+            include_extras=True,
+        )
+        return found["return"]
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)

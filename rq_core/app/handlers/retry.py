@@ -1,0 +1,175 @@
+"""How long a failed job waits until it is tried again, and whether it is.
+
+The worker asks the policy of the job's task. ``fail.lua`` counts the failures and may say ``dead`` instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from rq_core.app.unknown_options import OF_POLICIES, naming_options
+from rq_core.errors import GiveUp, InvalidOption, RetryLater, Snooze
+from rq_core.model.lib.durations import seconds_of
+from rq_core.model.table.machine import DEFAULT_MAX_ATTEMPTS
+from rq_core.model.table.reasons import Reason
+
+if TYPE_CHECKING:
+    import logging
+
+Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], float]
+Jitter = Literal["full", "equal", "none"] | bool
+Outcome = Literal["retry", "final", "rollback"]
+ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
+
+_BACKOFFS: Final = ("exponential", "linear", "fixed")
+_JITTERS: Final = ("full", "equal", "none")
+_DOUBLINGS_MAX: Final = 64
+"""More would overflow before ``maximum`` could cap them."""
+
+
+class Verdict(NamedTuple):
+    """What should become of a job whose handler raised an error.
+
+    ``rollback``: it is given back, and no attempt is spent. ``delay`` is in seconds; ``reason`` is one word for the
+    log.
+    """
+
+    outcome: Outcome
+    delay: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and how soon a task is retried. Durations are in seconds. Raises InvalidOption.
+
+    After the n-th failure the delay is, at most ``maximum``:
+
+    - exponential: base * 2**(n-1)
+    - linear: base * n
+    - fixed: base
+    - a function: what it returns for n. Jitter is left to it.
+
+    Jitter spreads retries, so that jobs which failed together do not come back together. ``"full"``
+    (or True) is a random time from 0 to the delay, ``"equal"`` one from half of it to all of it,
+    ``"none"`` (or False) the delay itself: "Full Jitter" and "Equal Jitter" of Marc Brooker,
+    "Exponential Backoff And Jitter", AWS Architecture Blog, March 2015.
+
+    With ``retry_on``, other errors are final; errors in ``give_up_on`` are final in any case.
+    """
+
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    backoff: Backoff = "exponential"
+    base: float = 1.0
+    maximum: float = 3600.0
+    jitter: Jitter = True
+    retry_on: ErrorTypes = ()
+    give_up_on: ErrorTypes = ()
+
+    def __post_init__(self) -> None:
+        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= 1_000_000:
+            raise InvalidOption.of(
+                "max_attempts", self.max_attempts, "must be a whole number from 1 to 1,000,000"
+            )
+        if self.backoff not in _BACKOFFS and not callable(self.backoff):
+            raise InvalidOption.of(
+                "backoff",
+                self.backoff,
+                f"must be one of {', '.join(_BACKOFFS)}, or a function of the failures so far",
+            )
+        if not isinstance(self.jitter, bool) and self.jitter not in _JITTERS:
+            raise InvalidOption.of(
+                "jitter",
+                self.jitter,
+                f"must be one of {', '.join(_JITTERS)}, True (full) or False (none)",
+            )
+        object.__setattr__(self, "base", seconds_of("base", self.base))
+        object.__setattr__(self, "maximum", seconds_of("maximum", self.maximum))
+        for option in ("retry_on", "give_up_on"):
+            types = getattr(self, option)
+            types = types if isinstance(types, tuple) else (types,)
+            if not all(
+                isinstance(each, type) and issubclass(each, BaseException) for each in types
+            ):
+                raise InvalidOption.of(
+                    option, types, "must be an exception type or a tuple of them"
+                )
+            object.__setattr__(self, option, types)
+
+    def delay(self, failures: int, random: Callable[[], float]) -> float:
+        """Return the seconds until the next attempt, after ``failures`` ≥ 1.
+
+        ``random`` gives a float in [0, 1). Raises InvalidOption if a backoff function returns no
+        duration, and whatever it raises.
+        """
+        if callable(self.backoff):
+            return min(seconds_of("backoff", self.backoff(failures)), self.maximum)
+        return self._spread(min(self._grown(failures), self.maximum), random)
+
+    def _grown(self, failures: int) -> float:
+        if self.backoff == "fixed":
+            return self.base
+        if self.backoff == "linear":
+            return self.base * failures
+        return math.ldexp(self.base, min(failures - 1, _DOUBLINGS_MAX))
+
+    def _spread(self, delay: float, random: Callable[[], float]) -> float:
+        if self.jitter is True or self.jitter == "full":
+            return delay * random()
+        if self.jitter == "equal":
+            return delay / 2 + delay / 2 * random()
+        return delay
+
+    def verdict(self, error: BaseException, failures: int, random: Callable[[], float]) -> Verdict:
+        """Say what should become of a job whose handler raised ``error``.
+
+        ``failures`` counts this one. Whether attempts are left is not decided here: fail.lua
+        knows the job's own limit. Never raises.
+        """
+        if isinstance(error, GiveUp):
+            return Verdict("final", 0.0, Reason.GAVE_UP)
+        if isinstance(error, Snooze):
+            return Verdict("rollback", _sane(error, error.after, self.maximum), Reason.SNOOZED)
+        if isinstance(error, RetryLater):
+            if error.after is None:
+                return Verdict("retry", self._safe_delay(failures, random), "retry_later")
+            return Verdict("retry", _sane(error, error.after, self.maximum), "retry_later")
+        if isinstance(error, self.give_up_on):
+            return Verdict("final", 0.0, Reason.GAVE_UP)
+        if self.retry_on and not isinstance(error, self.retry_on):
+            return Verdict("final", 0.0, Reason.NOT_RETRIED)
+        return Verdict("retry", self._safe_delay(failures, random), "failed")
+
+    def _safe_delay(self, failures: int, random: Callable[[], float]) -> float:
+        try:
+            return self.delay(failures, random)
+        except BaseException:
+            # The failure must be settled whatever the user's function does, also sys.exit().
+            log = _log()
+            log.exception(
+                "the backoff function failed; the job is retried after an exponential delay"
+            )
+            spare = RetryPolicy(base=self.base, maximum=self.maximum)
+            return spare.delay(failures, random)
+
+
+RetryPolicy.__init__ = naming_options("RetryPolicy", OF_POLICIES)(RetryPolicy.__init__)  # type: ignore[method-assign]
+
+
+def _sane(error: BaseException, after: object, otherwise: float) -> float:
+    try:
+        return seconds_of("after", after)  # type: ignore[arg-type]  # anything can be raised
+    except InvalidOption:
+        name = type(error).__name__
+        _log().warning("%s(after=%r) is not a duration; using %g s", name, after, otherwise)
+        return otherwise
+
+
+def _log() -> logging.Logger:
+    # Only a worker that has something to complain of needs it; producers import policies, too.
+    import logging
+
+    return logging.getLogger(__name__)

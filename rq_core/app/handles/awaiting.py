@@ -1,0 +1,364 @@
+"""How handles wait: for one job or several, with or without an event loop, in Redis and then in the log.
+
+What is done stands once, in :meth:`Ends.steps`, a generator; :func:`each` and :func:`each_async` drive it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from rq_core.app.clients import in_event_loop
+from rq_core.app.handlers.context import job_here
+from rq_core.app.handles.log_reader import LogReader, Reading
+from rq_core.errors import RqCoreError, WaitRefused, WaitTimeout
+from rq_core.model.lib.durations import Duration, seconds_of
+from rq_core.model.outcome import NOT_JSON, Gone, Kept, Outcome, Succeeded
+from rq_core.protocol.reads.result_reads import Absent
+from rq_core.protocol.reads.wait_schedule import Nothing, Told, Wait
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from rq_core.app.producer import Producer
+
+GRACE_S: Final = 2.0
+"""Seconds beyond the timeout for which the last look, in Redis or in the log, may still be under way."""
+LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
+"""Seconds between two looks at a log that is behind, the first ones and then always the last."""
+_OF_PARENTS: Final[list[LogReader]] = []
+"""Readers of the log that a forked child found. They stay open here: to close one would end its parent's connection."""
+
+
+class Awaited(Protocol):
+    """What is needed of a handle."""
+
+    id: str
+    queue: str
+    seen: Outcome[Any] | None
+    """How its job ended, once that was seen."""
+
+
+H = TypeVar("H", bound=Awaited)
+
+
+class Until(NamedTuple):
+    """Wait for news, or until this moment."""
+
+    at: float
+
+
+class ReadLog(NamedTuple):
+    """Read in the log how these jobs of a queue ended. What is read is sent back, or the RqCoreError."""
+
+    queue: str
+    jobs: Mapping[str, tuple[int, int]]
+    by: float
+    """The moment until which an answer is waited for."""
+
+
+class Ended(NamedTuple, Generic[H]):
+    """One of the jobs has ended."""
+
+    handle: H
+    outcome: Outcome[Any]
+
+
+Steps = Generator[Until | ReadLog | Ended[H], Any, None]
+
+
+class Ends(Generic[H]):
+    """The ends of some jobs, as they come. A forked child may go on with what its parent has begun; each process that
+    does so calls ``begin`` first."""
+
+    def __init__(self, producer: Producer, handles: Iterable[H], seconds: float) -> None:
+        self._producer = producer
+        self._waiter = producer.connections.waiter
+        self.clock = self._waiter.clock
+        self._seconds = seconds
+        self._deadline = self.clock() + seconds
+        self._pid: int | None = None
+        """The process that has begun to wait."""
+        self._news: deque[tuple[H, Told]] = deque()
+        self._waits: dict[H, Wait] = {}
+        self._missing: dict[H, tuple[int, int]] = {}
+        """Those that Redis does not have any more, and up to where the log must go to tell how they ended."""
+        self._alive: dict[H, RqCoreError | None] = {}
+        """Those that had not ended when the time was up, and why that is not known, if it is not."""
+        self._known: dict[H, Outcome[Any]] = {}
+        """Of some of them how they ended, as Redis says; the log may have the value besides."""
+        self._heard_at = -math.inf
+        """When a look was answered last."""
+        self._log_looks = 0
+        self._log_at = 0.0
+        self._log_trouble: RqCoreError | None = None
+        self._reader: LogReader | None = None
+        self._left = dict.fromkeys(handles)
+        """Those that are still waited for, in the order given."""
+        self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
+        """How those ended that need no wait."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this process waits. A child that was forked meanwhile does not."""
+        return self._pid == os.getpid()
+
+    def begin(self, notify: Callable[[], None]) -> None:
+        """Begin to wait in this process. ``notify`` is called from another thread when there is news."""
+        self._leave_parents_reader()
+        self._pid = os.getpid()
+        # What a parent has heard is looked at again.
+        self._news.clear()
+        told = self._seen.keys() | self._missing.keys() | self._alive.keys()
+        # All in one step: the thread that looks would otherwise take the lock from this one, for each of many jobs.
+        self._waiter.begin(*(self._wait_for(h, notify) for h in self._left if h not in told))
+
+    def steps(self) -> Steps[H]:
+        """What to do until all have ended. Raises WaitTimeout when the time is up, and what looking raises."""
+        for handle, outcome in self._seen.items():
+            yield self._ended(handle, outcome)
+        while self._left:
+            if self._news:
+                self._heard_at = self.clock()
+            while self._news:
+                yield from self._hear(*self._news.popleft())
+            if self._missing and self.clock() >= self._log_at:
+                yield from self._read_log()
+            if not self._left or self._news:
+                continue
+            if self._alive and len(self._alive) + len(self._missing) == len(self._left):
+                raise self._timed_out(next(iter(self._alive.values())))
+            last = self._deadline + (0 if self._missing else GRACE_S)
+            if self.clock() >= last and self._known:
+                for handle, outcome in self._known.items():
+                    del self._missing[handle]
+                    yield self._ended(handle, outcome)
+                self._known.clear()
+                continue
+            if self.clock() >= last:
+                raise self._timed_out(self._unanswered())
+            yield Until(min(last, self._log_at) if self._missing else last)
+
+    def close(self) -> None:
+        """Wait no more."""
+        for wait in self._waits.values():
+            wait.over = True
+        self._leave_parents_reader()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _leave_parents_reader(self) -> None:
+        if self._reader is not None and not self.has_begun:
+            _OF_PARENTS.append(self._reader)
+            self._reader = None
+
+    def read(self, step: ReadLog, notify: Callable[[], None]) -> Reading:
+        """Begin to read in the log how jobs ended, if it goes so far. ``notify`` is called from another thread when
+        that is done."""
+        if self._reader is None:
+            assert self._producer.audit_url is not None
+            self._reader = LogReader(self._producer.audit_url)
+        return self._reader.begin(step.queue, step.jobs, notify)
+
+    def _wait_for(self, handle: H, notify: Callable[[], None]) -> Wait:
+        def tell(told: Told) -> None:
+            self._news.append((handle, told))
+            notify()
+
+        wait = self._waits[handle] = Wait(handle.queue, handle.id, self._deadline, tell)
+        return wait
+
+    def _hear(self, handle: H, told: Told) -> Iterator[Ended[H]]:
+        if isinstance(told, Outcome):
+            yield self._ended(handle, told)
+        elif isinstance(told, Absent):
+            if self._producer.audit_url is None:
+                yield self._ended(handle, told.known or Gone(handle.id))
+            else:
+                # Redis may have forgotten that a mirror reads the queue: the log is asked as it is.
+                self._missing[handle] = told.logged or (0, 0)
+                self._log_at = 0.0
+                if told.known is not None:
+                    self._known[handle] = told.known
+        elif told is Nothing.ALIVE:
+            self._alive[handle] = None
+        elif told is self._waits[handle].trouble:
+            self._alive[handle] = told
+        else:
+            assert isinstance(told, RqCoreError)
+            raise told
+
+    def _read_log(self) -> Steps[H]:
+        by_queue: dict[str, dict[str, tuple[int, int]]] = {}
+        for handle, upto in self._missing.items():
+            by_queue.setdefault(handle.queue, {})[handle.id] = upto
+        self._log_trouble = None
+        by = max(self._deadline, self.clock()) + GRACE_S
+        for queue, jobs in by_queue.items():
+            told = yield ReadLog(queue, jobs, by)
+            if isinstance(told, RqCoreError):
+                self._log_trouble = told
+                continue
+            for handle in [h for h in self._missing if h.queue == queue and h.id in told]:
+                del self._missing[handle]
+                known, outcome = self._known.pop(handle, None), told[handle.id]
+                has_value = isinstance(outcome, Succeeded) and outcome.missing is None
+                yield self._ended(handle, outcome if has_value else known or outcome)
+        self._log_looks += 1
+        pause = LOG_PAUSES_S[min(self._log_looks, len(LOG_PAUSES_S)) - 1]
+        self._log_at = self.clock() + pause
+
+    def _ended(self, handle: H, outcome: Outcome[Any]) -> Ended[H]:
+        self._left.pop(handle, None)
+        outcome = handle.seen = self._loaded(outcome)
+        return Ended(handle, outcome)
+
+    def _loaded(self, outcome: Outcome[Any]) -> Outcome[Any]:
+        """The outcome with its value as what the task returns, as JSON has it where this app does not have the task."""
+        if not isinstance(outcome, Succeeded) or not isinstance(outcome.kept, Kept):
+            return outcome
+        value, task = outcome.kept
+        returned = self._producer.returned_of(task)
+        try:
+            return replace(
+                outcome, kept=json.loads(value) if returned is None else returned.load(value)
+            )
+        except Exception:  # noqa: BLE001 - also what a validator of the task's own raises
+            return replace(outcome, kept=None, missing=NOT_JSON)
+
+    def _unanswered(self) -> RqCoreError | None:
+        """Why nothing was told of jobs although the time is up: a look at one of them has not been answered."""
+        for wait in map(self._waits.__getitem__, self._left):
+            if wait.trouble is not None:
+                return wait.trouble
+            if not wait.over and not (wait.place and wait.looks):
+                if self._heard_at >= self._deadline:
+                    return RqCoreError("there was no time to look at all of them: wait longer")
+                return RqCoreError("Redis has not answered: does it run, and can it be reached?")
+        return None
+
+    def _timed_out(self, trouble: RqCoreError | None) -> WaitTimeout:
+        handle = next(iter(self._left))
+        many = f"{len(self._left):,} of the jobs have" if len(self._left) > 1 else "has"
+        what = f"job {handle.id} {many} not ended" if many == "has" else f"{many} not ended"
+        why = "wait again, or cancel what is no longer wanted"
+        if handle in self._missing:
+            trouble = self._log_trouble
+            what = f"job {handle.id} has ended, but the audit database did not tell how"
+            why = "the mirror is behind: does `rq-core audit run` work?"
+        if trouble is not None:
+            why = str(trouble)
+        error = WaitTimeout(what=what, seconds=self._seconds, why=why, id=handle.id)
+        error.__cause__ = trouble
+        return error
+
+
+def each(producer: Producer, handles: Iterable[H], seconds: float) -> Iterator[Ended[H]]:
+    """The ends of these jobs, as they come. Blocks."""
+    import threading
+
+    news = threading.Event()
+    ends = Ends(producer, handles, seconds)
+    steps, answer = ends.steps(), None
+    try:
+        while True:
+            if not ends.has_begun:
+                # Of a parent's event, another thread may have had the lock.
+                news = threading.Event()
+                ends.begin(news.set)
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            if isinstance(step, Ended):
+                yield step
+            elif isinstance(step, ReadLog):
+                reading = ends.read(step, news.set)
+                while not reading.is_done and (left := step.by - ends.clock()) > 0:
+                    news.wait(left)
+                    news.clear()
+                answer = reading.answer()
+            else:
+                news.wait(max(0.0, step.at - ends.clock()))
+                news.clear()
+    finally:
+        ends.close()
+
+
+async def each_async(
+    producer: Producer, handles: Iterable[H], seconds: float
+) -> AsyncIterator[Ended[H]]:
+    """See each."""
+    import asyncio
+
+    news = asyncio.Event()
+    notify = news.set
+    ends = Ends(producer, handles, seconds)
+    steps, answer = ends.steps(), None
+    try:
+        while True:
+            if not ends.has_begun:
+                news = asyncio.Event()
+                notify = _notifier(asyncio.get_running_loop(), news)
+                ends.begin(notify)
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            if isinstance(step, Ended):
+                yield step
+            elif isinstance(step, ReadLog):
+                reading = ends.read(step, notify)
+                while not reading.is_done and (left := step.by - ends.clock()) > 0:
+                    await _wait(news, left)
+                answer = reading.answer()
+            else:
+                await _wait(news, max(0.0, step.at - ends.clock()))
+    finally:
+        ends.close()
+
+
+async def _wait(news: asyncio.Event, seconds: float) -> None:
+    import asyncio
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    news.clear()
+
+
+def _notifier(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], None]:
+    def notify() -> None:
+        # The loop may be closed: then no task of it waits any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(news.set)
+
+    return notify
+
+
+def timeout_of(timeout: Duration) -> float:
+    """How long to wait, in seconds; 0 looks once. Raises InvalidOption."""
+    return seconds_of("timeout", timeout)
+
+
+def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
+    """Raise WaitRefused where waiting would stop what is waited for. ``blocks``: the thread, not only the caller."""
+    if blocks and in_event_loop():
+        raise WaitRefused(
+            id=job_id,
+            why="an event loop runs in this thread, and would stand still: await the method's _async twin",
+        )
+    if job_here() is not None and not allow_in_handler:
+        raise WaitRefused(
+            id=job_id,
+            why="a handler that waits keeps its place; once all places wait like this, no job ends any more. Enqueue"
+            " what comes next from the other job, or pass allow_in_handler=True if other workers run that one",
+        )

@@ -1,0 +1,143 @@
+"""Many jobs at once: handed over in chunks, and waited for together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+from rq_core.app.handles.handle import JobHandle
+from rq_core.app.producer import Producer
+from rq_core.errors import InvalidOption
+from rq_core.model.lib.durations import Duration
+
+if TYPE_CHECKING:
+    from rq_core.app.handles.bulk_result import AcceptedJobs
+    from rq_core.model.job import NewJob
+    from rq_core.protocol.calls.enqueue import Accepted
+
+R = TypeVar("R")
+
+_ASYNC_CHUNK: Final = 1_000
+
+
+class ManyProducer(Producer):
+    """A producer with the methods for many jobs. Threads may share one."""
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> AcceptedJobs:
+        """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
+
+        ``as_completed`` takes what it returns; the jobs' handles are its ``handles``. ``jobs`` may be a generator;
+        while Redis works on a chunk, the generator makes the jobs of the next.
+        An error half-way, KeyboardInterrupt and CancelledError too, has the jobs that were accepted before it in
+        ``accepted``; the chunk that was on its way may have been accepted, too. Raises what Task.enqueue raises.
+        """
+        from rq_core.app.handles.bulk_result import AcceptedJobs
+
+        chunks: list[tuple[str, Accepted]] = []
+        many = self.client.calls.enqueue.many(jobs, lambda *chunk: chunks.append(chunk))
+        return AcceptedJobs.of(self, self.client.run(many), chunks)
+
+    async def enqueue_many_async(
+        self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]
+    ) -> AcceptedJobs:
+        """See enqueue_many. Takes asynchronous generators too."""
+        from rq_core.app.handles.bulk_result import AcceptedJobs
+        from rq_core.protocol.calls.enqueue import Accepted, tell_accepted
+
+        client = self.async_client()
+        chunks: list[tuple[str, Accepted]] = []
+
+        async def send(some: Iterable[NewJob]) -> Accepted:
+            told = client.calls.enqueue.many(some, lambda *part: chunks.append(part))
+            return await client.run(told)
+
+        if not isinstance(jobs, AsyncIterable):
+            return AcceptedJobs.of(self, await send(jobs), chunks)
+        parts: list[Accepted] = []
+        chunk: list[NewJob] = []
+
+        async def send_chunk() -> None:
+            try:
+                parts.append(await send(chunk))
+            except BaseException as error:
+                parts.append(getattr(error, "accepted", Accepted(())))
+                raise
+            finally:
+                chunk.clear()
+
+        try:
+            async for job in jobs:
+                chunk.append(job)
+                if len(chunk) == _ASYNC_CHUNK:
+                    await send_chunk()
+            await send_chunk()
+        except BaseException as error:
+            tell_accepted(error, parts)
+            raise
+        return AcceptedJobs.of(self, Accepted.sum(parts), chunks)
+
+    @overload
+    def as_completed(
+        self, handles: AcceptedJobs, timeout: Duration, *, allow_in_handler: bool = ...
+    ) -> Iterator[JobHandle[Any]]: ...
+    @overload
+    def as_completed(
+        self, handles: Iterable[JobHandle[R]], timeout: Duration, *, allow_in_handler: bool = ...
+    ) -> Iterator[JobHandle[R]]: ...
+    def as_completed(
+        self,
+        handles: Iterable[JobHandle[Any]] | AcceptedJobs,
+        timeout: Duration,
+        *,
+        allow_in_handler: bool = False,
+    ) -> Iterator[JobHandle[Any]]:
+        """Yield handles as their jobs end, each with its outcome: ``wait`` of it asks nothing more. Blocks; in an
+        event loop use as_completed_async.
+
+        ``handles`` are handles of this app, or what enqueue_many has returned. ``timeout`` (seconds or timedelta) is
+        for all of them together. See JobHandle.wait, also for what is raised.
+        """
+        from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of
+
+        given, seconds = _handles_of(handles, self.connections), timeout_of(timeout)
+        for handle in given[:1]:
+            check_may_wait(handle.id, allow_in_handler=allow_in_handler, blocks=True)
+        return (ended.handle for ended in each(self, given, seconds))
+
+    @overload
+    def as_completed_async(
+        self, handles: AcceptedJobs, timeout: Duration, *, allow_in_handler: bool = ...
+    ) -> AsyncIterator[JobHandle[Any]]: ...
+    @overload
+    def as_completed_async(
+        self, handles: Iterable[JobHandle[R]], timeout: Duration, *, allow_in_handler: bool = ...
+    ) -> AsyncIterator[JobHandle[R]]: ...
+    def as_completed_async(
+        self,
+        handles: Iterable[JobHandle[Any]] | AcceptedJobs,
+        timeout: Duration,
+        *,
+        allow_in_handler: bool = False,
+    ) -> AsyncIterator[JobHandle[Any]]:
+        """See as_completed: ``async for handle in app.as_completed_async(handles, timeout=60)``."""
+        from rq_core.app.handles.awaiting import check_may_wait, each_async, timeout_of
+
+        given, seconds = _handles_of(handles, self.connections), timeout_of(timeout)
+        for handle in given[:1]:
+            check_may_wait(handle.id, allow_in_handler=allow_in_handler, blocks=False)
+        return (ended.handle async for ended in each_async(self, given, seconds))
+
+
+def _handles_of(handles: object, connections: object) -> tuple[JobHandle[Any], ...]:
+    """The handles that ``as_completed`` was given, all of the app with these connections. Raises InvalidOption."""
+    must = "must be handles of jobs, or what enqueue_many has returned"
+    given = getattr(handles, "handles", handles)
+    if not isinstance(given, Iterable):
+        raise InvalidOption.of("handles", handles, must)
+    found = tuple(given)
+    for handle in found:
+        if not isinstance(handle, JobHandle):
+            raise InvalidOption.of("handles", handle, must)
+        if not handle.is_of(connections):
+            raise InvalidOption.of("handles", handle, "must be handles of this app")
+    return found

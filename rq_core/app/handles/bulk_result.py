@@ -1,0 +1,46 @@
+"""What ``enqueue_many`` returns: what became of each job, and handles to wait with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rq_core.app.handles.handle import JobHandle
+from rq_core.protocol.calls.enqueue import Accepted
+
+if TYPE_CHECKING:
+    from rq_core.app.producer import Producer
+
+
+class AcceptedJobs(Accepted):
+    """What became of the jobs, and their handles: ``app.as_completed(app.enqueue_many(jobs), timeout=60)``."""
+
+    _producer: Producer
+    _chunks: Sequence[tuple[str, Accepted]]
+
+    @classmethod
+    def of(
+        cls, producer: Producer, whole: Accepted, chunks: Sequence[tuple[str, Accepted]]
+    ) -> AcceptedJobs:
+        """``chunks`` are the parts of ``whole``, each with its queue."""
+        made = cls(*whole)
+        made._producer, made._chunks = producer, chunks
+        return made
+
+    @property
+    def handles(self) -> list[JobHandle[Any]]:
+        """A handle of each job that was accepted, or that stands in the place of one, chunk by chunk: a new
+        list each time. Jobs that were discarded or rejected have none."""
+        producer, found = self._producer, []
+        for queue, part in self._chunks:
+            old = dict(part.replaced)
+            found += [
+                JobHandle[Any](producer, id=job_id, queue=queue, replaced=old.get(job_id))
+                for job_id in part.ids
+            ]
+            standing = (*part.duplicates, *(holder for _, holder in part.held))
+            found += [
+                JobHandle[Any](producer, id=job_id, queue=queue, duplicate=True)
+                for job_id in standing
+            ]
+        return found

@@ -1,0 +1,88 @@
+"""What a caller may change of a job that waits, and what it means if the job was not changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+
+from rq_core.app.options import JobOptions, PriorityName, priority_of
+from rq_core.app.unknown_options import OF_JOBS, unexpected
+from rq_core.errors import InvalidOption, NotEdited, UsageError
+from rq_core.protocol.calls.admin import Change
+
+if TYPE_CHECKING:
+    from rq_core.model.lib.durations import Duration
+    from rq_core.model.table.machine import Priority
+
+
+class EditOptions(TypedDict, total=False):
+    """What an edit changes; at least one must be given. What is not given stays as it is.
+
+    ``priority``: the job joins the tail of that line. ``delay`` (seconds from now, or a timedelta), ``at`` (a
+    datetime with a time zone) or ``now=True`` say when it becomes ready. ``expires`` is its deadline, in seconds
+    from now or as a datetime with a time zone; None takes its deadline away. Of the others, None changes nothing.
+    """
+
+    priority: Priority | PriorityName | None
+    delay: Duration | None
+    at: datetime | None
+    now: bool
+    expires: Duration | datetime | None
+
+
+_NAMES: Final = tuple(EditOptions.__annotations__)
+
+
+def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
+    """Return the change as the scripts take it. Raises InvalidOption, UsageError if nothing is given, or TypeError for
+    an option that there is not."""
+    unknown = next((name for name in options if name not in _NAMES), None)
+    if unknown is not None:
+        error = unexpected("edit() ", unknown, _NAMES, OF_JOBS, "its")
+        raise TypeError(f"{error}. A job's arguments stay as they are")
+    priority, delay, at = options.get("priority"), options.get("delay"), options.get("at")
+    now, expires = options.get("now", False), options.get("expires")
+    if now and (delay is not None or at is not None):
+        other = "delay" if delay is not None else "at"
+        raise InvalidOption.of("now", now, f"does not go with {other}")
+    given = JobOptions(queue).changed(delay=delay, at=at, expires=expires)
+    due, expires_text = "", "-" if "expires" in options else ""
+    if now or delay is not None:
+        due = f"+{given.delay_ms}"
+    elif at is not None:
+        due = str(given.due_ms)
+    if expires is not None:
+        expires_text = str(given.expires_at_ms or f"+{given.expires_in_ms}")
+    level = "" if priority is None else str(priority_of(priority))
+    change = Change(level, due, expires_text)
+    if change == Change():
+        raise UsageError(f"nothing to change: give {', '.join(_NAMES[:-1])} or {_NAMES[-1]}")
+    return change
+
+
+def check_line(line: str) -> None:
+    """Raise InvalidOption if what the change is to rest on is no text."""
+    given: object = line
+    if not isinstance(given, str):
+        must = "must be the job's state line, as `rq-core job ID --json` prints it"
+        raise InvalidOption.of("line", given, must)
+
+
+_WHY: Final = {
+    "running": "it runs, and only a job that waits can be edited. Cancel it, or edit it while it waits for a retry",
+    "cancelling": "it runs and was asked to stop, and only a job that waits can be edited. Enqueue it again when it"
+    " has ended",
+    "dead": "it is dead, and only a job that waits can be edited. Requeue it first: `rq-core requeue {id}`",
+    "gone": "Redis does not have it, so it may have ended: `rq-core audit history {id} --audit URL` tells. Enqueue it"
+    " again if it is to run again",
+    "changed": "its state line is another one by now. Read the line again, and decide again",
+    "never": "it would become ready at its deadline or later, so no worker could begin it. Give a later deadline, or an"
+    " earlier time",
+}
+
+
+def check_outcome(queue: str, job_id: str, outcome: str) -> None:
+    """Raise NotEdited if the job was not edited."""
+    if outcome in _WHY:
+        why = _WHY[outcome].format(id=job_id)
+        raise NotEdited(queue=queue, id=job_id, outcome=outcome, why=why)

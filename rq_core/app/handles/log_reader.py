@@ -1,0 +1,126 @@
+"""Reads in the audit log how jobs ended, in threads of its own: a database that does not answer keeps no caller beyond
+its time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rq_core.app.fork_safety import ForkGate, preparing
+from rq_core.errors import RqCoreError, UsageError
+from rq_core.model import plugins
+from rq_core.model.plugins import EndingsReader
+
+_SQLITE_READS: Final = ForkGate(1.0)
+"""SQLite has locks of its own, and a child finds those taken for ever that a thread of its parent had at the fork."""
+SILENT: Final = "the audit database has not answered: does it run, and can it be reached?"
+
+
+class Reading:
+    """One read that was begun."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._found: Any = None
+        self._error: Exception | None = None
+
+    def end(self, found: Any = None, error: Exception | None = None) -> None:
+        """Say what was found, or what went wrong."""
+        self._found, self._error = found, error
+        self.is_done = True
+
+    def answer(self) -> Any:
+        """How the jobs ended, or an RqCoreError in its place: also if the read is not done. Raises what another try
+        would not mend."""
+        if not self.is_done:
+            return RqCoreError(SILENT)
+        if self._error is None:
+            return self._found
+        if isinstance(self._error, RqCoreError) and not isinstance(self._error, UsageError):
+            return self._error
+        raise self._error
+
+
+class LogReader:
+    """Of one wait. Nothing is asked yet. Close it."""
+
+    def __init__(self, audit_url: str) -> None:
+        self._audit_url = audit_url
+        # No fork is to wait for a server that does not answer.
+        self._is_server = audit_url.startswith("postgres")
+        self._lock = threading.Lock()
+        self._reader: EndingsReader | None = None
+        """Of the thread that reads, while one does."""
+        self._current: Reading | None = None
+        """The read that is under way."""
+        self._is_closed = False
+
+    def begin(
+        self, queue: str, jobs: Mapping[str, tuple[int, int]], notify: Callable[[], None]
+    ) -> Reading:
+        """Begin to read how jobs of a queue ended. ``notify`` is called from another thread when that is done. While an
+        earlier read has not ended, none is begun, and the answer is that there is none. Raises RuntimeError if the
+        process can begin no thread."""
+        reading = Reading()
+        with self._lock:
+            if self._current is not None:
+                reading.end(error=RqCoreError(SILENT))
+                return reading
+            self._current = reading
+        try:
+            # It may never end: neither this process nor an event loop is to wait for it then.
+            threading.Thread(
+                target=self._read,
+                args=(reading, queue, jobs, notify),
+                name="rq-core-log",
+                daemon=True,
+            ).start()
+        except RuntimeError:
+            self._current = None
+            raise
+        return reading
+
+    def close(self) -> None:
+        """Close all connections, those of a read that is under way when it has ended."""
+        with self._lock:
+            self._is_closed = True
+            if self._current is not None:
+                return
+        self._close()
+
+    def _read(
+        self,
+        reading: Reading,
+        queue: str,
+        jobs: Mapping[str, tuple[int, int]],
+        notify: Callable[[], None],
+    ) -> None:
+        found: Any = None
+        failed: Exception | None = None
+        try:
+            with preparing():
+                make = plugins.open_endings()
+            with self._no_fork():
+                if self._reader is None:
+                    self._reader = make(self._audit_url)
+                found = self._reader.read(queue, jobs)
+        except Exception as error:  # noqa: BLE001 - it is raised where the read was begun
+            failed = error
+        with self._lock:
+            self._current = None
+            is_closed = self._is_closed
+        if is_closed:
+            self._close()
+        reading.end(found, failed)
+        notify()
+
+    def _close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            with self._no_fork():
+                reader.close()
+
+    def _no_fork(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._is_server else _SQLITE_READS.closed()

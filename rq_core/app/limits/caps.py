@@ -1,0 +1,159 @@
+"""Caps and rates, as a task declares them.
+
+    @app.task(queue="mail", caps=[Cap(10), Cap(1, per="tenant"), Rate(100, per_seconds=60, per="tenant")])
+    def send(tenant: str, to: str) -> None: ...
+
+At most 10 of these run at once, at most one of each tenant, and at most 100 of a tenant are begun per minute. What
+counts them is called a scope (:mod:`rq_core.model.limits.scopes`); how a job gets its scopes is in
+:mod:`rq_core.app.limits.lane_assignment`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from rq_core.errors import InvalidName, InvalidOption
+from rq_core.model.keys import check_name
+from rq_core.model.lib.durations import ms_of
+from rq_core.model.limits.limit import Limit, check_limit
+from rq_core.model.limits.scopes import RESERVED
+
+Per = str | Callable[..., Any]
+"""The name of an argument, or a function that gets the arguments by name and returns the key."""
+OnFull = Literal["wait", "discard", "reject"]
+
+_POLICIES: Final = ("wait", "discard", "reject")
+WINDOW_MAX: Final = timedelta(days=366)
+
+
+@dataclass(frozen=True)
+class Cap:
+    """At most ``n`` jobs claimed at once: of the task, or, with ``per``, of each value of a key.
+
+    ``per`` is the name of an argument, or a function that gets the arguments by name and returns the key's value. Where
+    the value is None, the cap does not count the job. ``name`` lets several tasks of a queue share the cap. ``on_full``
+    says what enqueue does when it is full: the job waits, is dropped (``discard``; the log has it), or is refused with
+    ScopeFull (``reject``). ``max_waiting`` is how many may wait in one lane; then enqueue raises ScopeFull, too.
+
+    Raises InvalidOption or InvalidName.
+    """
+
+    n: int
+    per: Per | None = None
+    _: KW_ONLY
+    name: str | None = None
+    on_full: OnFull = "wait"
+    max_waiting: int | None = None
+
+    def __post_init__(self) -> None:
+        check_limit("n", self.n)
+        _check_key(self.per, self.name)
+        if self.on_full not in _POLICIES:
+            raise InvalidOption.of(
+                "on_full", self.on_full, f"must be one of {', '.join(_POLICIES)}"
+            )
+        if self.max_waiting is not None:
+            check_limit("max_waiting", self.max_waiting, minimum=1)
+            if self.on_full != "wait":
+                raise InvalidOption.of(
+                    "max_waiting",
+                    self.max_waiting,
+                    f"needs on_full='wait': with {self.on_full!r} no job waits, so leave it out",
+                )
+
+    @property
+    def limit(self) -> Limit:
+        """How much each scope takes."""
+        return Limit(self.n)
+
+    def family(self, task: str) -> str:
+        """The family of its scopes on this task. Raises InvalidName if it would be too long."""
+        return _family(task, self.per, self.name)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """At most ``n`` jobs begun per ``per_seconds`` (a number, or a timedelta), by all workers together.
+
+    They are spread evenly; ``burst`` is how many may follow each other at once. In any window of that length there are
+    at most n + burst - 1. Above about a hundred a second give a burst: a millisecond is the smallest step of a queue's
+    clock, and a worker that wakes late has lost its turn. ``per`` and ``name`` are as Cap's. A claim spends it; a
+    rollback does not give it back.
+
+    Raises InvalidOption or InvalidName.
+    """
+
+    n: int
+    _: KW_ONLY
+    per_seconds: float | timedelta
+    per: Per | None = None
+    name: str | None = None
+    burst: int = 1
+    window_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.n == 0 and type(self.n) is int:
+            raise InvalidOption.of(
+                "n",
+                0,
+                "must be 1 or more; to stop a scope for now, set its limit to 0 with"
+                " `rq-core cap QUEUE SCOPE 0`",
+            )
+        check_limit("n", self.n, minimum=1)
+        check_limit("burst", self.burst, minimum=1)
+        _check_key(self.per, self.name)
+        window_ms = ms_of("per_seconds", self.per_seconds, minimum=0.001)
+        if window_ms > WINDOW_MAX / timedelta(milliseconds=1):
+            raise InvalidOption.of("per_seconds", self.per_seconds, "must be 366 days or less")
+        object.__setattr__(self, "window_ms", window_ms)
+
+    @property
+    def limit(self) -> Limit:
+        """How much each scope takes."""
+        return Limit(self.n, self.window_ms, self.burst)
+
+    def family(self, task: str) -> str:
+        """The family of its scopes on this task, its window included. Raises InvalidName."""
+        seconds = f"{self.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
+        return f"{_family(task, self.per, self.name)}@{seconds}s"
+
+
+def _family(task: str, per: Per | None, name: str | None) -> str:
+    if name is not None:
+        return name
+    if per is None:
+        return "task"
+    return check_name("cap", f"{task}.{key_name(per)}")
+
+
+def key_name(per: Per) -> str:
+    """What a key is called if its cap has no name: the argument, or the function."""
+    return per if isinstance(per, str) else str(getattr(per, "__name__", ""))
+
+
+def _check_key(per: Per | None, name: str | None) -> None:
+    given: object = per
+    if given is not None and not isinstance(given, str) and not callable(given):
+        raise InvalidOption.of(
+            "per", per, "must be the name of an argument, or a function of the arguments"
+        )
+    if inspect.iscoroutinefunction(per):
+        raise InvalidOption.of("per", per, "must not be async: a job's key is needed at once")
+    if name is not None:
+        check_name("cap", name)
+        if name in RESERVED:
+            reserved = ", ".join(sorted(RESERVED))
+            raise InvalidOption.of("name", name, f"must not be one of {reserved}")
+    elif per is not None:
+        try:
+            check_name("cap", key_name(per))
+        except InvalidName:
+            raise InvalidOption.of(
+                "per",
+                per,
+                "cannot name the cap: pass name=…, of the characters A-Z a-z 0-9 _ . : -",
+            ) from None

@@ -1,0 +1,240 @@
+"""What an app's code says of caps, rates and fairness, by queue; checked when it is said."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rq_core.app.arguments import Arguments
+from rq_core.app.limits.caps import Cap, Rate, key_name
+from rq_core.app.limits.lane_assignment import Placing, Unregistered, key_text
+from rq_core.errors import InvalidName, InvalidOption, InvalidTask
+from rq_core.model.limits.limit import Limit, check_limit
+from rq_core.model.limits.policy import Naming, Source
+from rq_core.model.limits.scopes import FAIR, QUEUE, WEIGHT, scope
+
+WEIGHT_MAX: Final = 10_000
+"""Most that a key of a fair queue can weigh: what it is served for is counted in ten-thousandths."""
+
+
+class Declared:
+    """The caps of an app's tasks and queues."""
+
+    def __init__(self) -> None:
+        self._limits: dict[str, dict[str, Limit]] = {}
+        """By queue, and by scope or family."""
+        self._declarer: dict[tuple[str, str], str] = {}
+        self._queue_of_name: dict[str, str] = {}
+        self._fair: dict[str, str] = {}
+        """The key argument of fair queues."""
+        self._own: dict[str, Placing] = {}
+        self._arguments: dict[str, Arguments] = {}
+        self._elsewhere: dict[tuple[str, str], Placing] = {}
+
+    # Tasks.
+
+    def add_task(
+        self,
+        task: str,
+        queue: str,
+        arguments: Arguments,
+        caps: Sequence[Cap | Rate],
+        aliases: Sequence[str] = (),
+        naming: Naming | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take note of a new task. Jobs under its ``aliases`` get the same scopes; ``naming`` says how its jobs get
+        their names, ``options`` what differs from the defaults of JobOptions. Raises InvalidTask; then nothing was
+        noted."""
+        sources: list[Source] = []
+        limits: dict[str, Limit] = {}
+        whole: object = caps
+        if not isinstance(whole, list | tuple):
+            raise InvalidTask(task=task, why=f"caps must be a list: caps=[{caps!r}]")
+        for cap in caps:
+            given: object = cap
+            if not isinstance(given, Cap | Rate):
+                raise InvalidTask(task=task, why=f"caps must hold Cap(…) and Rate(…), not {cap!r}")
+            try:
+                family = cap.family(task)
+            except InvalidName as error:
+                raise InvalidTask(task=task, why=f"{error}: pass name=… to {cap!r}") from None
+            source = _source(task, arguments, cap, family)
+            if source.family in {s.family for s in sources}:
+                raise InvalidTask(
+                    task=task, why=f"two of its caps count {family}: leave one out, or name it"
+                )
+            sources.append(source)
+            # What a task counts has its limit under the scope itself, what a key counts under the family.
+            limited = source.scope if cap.per is None and cap.name is None else family
+            self._check_shared(task, queue, cap, limited)
+            limits[limited] = cap.limit
+        for cap in caps:
+            if cap.name is not None:
+                self._queue_of_name[cap.name] = queue
+        for limited in limits:
+            self._declarer.setdefault((queue, limited), task)
+        self._limits.setdefault(queue, {}).update(limits)
+        placing = Placing(task, queue, sources, arguments.defaults, naming, options)
+        self._make_fair(placing, queue, arguments)
+        for name in (task, *aliases):
+            self._arguments[name] = arguments
+            self._own[name] = placing
+
+    def _check_shared(self, task: str, queue: str, cap: Cap | Rate, limited: str) -> None:
+        other = self._queue_of_name.get(cap.name or "", queue)
+        if other != queue:
+            raise InvalidTask(
+                task=task,
+                why=f"the cap name {cap.name!r} belongs to queue {other!r}: caps count within one"
+                f" queue, choose another name for {queue!r}",
+            )
+        known = self._limits.get(queue, {}).get(limited)
+        if known is not None and known != cap.limit:
+            declarer = self._declarer[queue, limited]
+            raise InvalidTask(
+                task=task,
+                why=f"it limits {limited} to {cap.limit}, and task {declarer!r} to {known}: one"
+                " name has one limit, give the same or choose another name",
+            )
+
+    def check_queue(self, task: str, queue: str) -> None:
+        """Raise InvalidOption if jobs of the task cannot go to this queue, since its caps count in another."""
+        own = self._own.get(task)
+        if own is not None and own.queue != queue and any(s.family != FAIR for s in own.sources):
+            raise InvalidOption.of(
+                "queue",
+                queue,
+                f"must be {own.queue!r}: the caps of task {task!r} count in that queue; for another"
+                " queue, define another task",
+            )
+
+    def placing(self, task: str, queue: str) -> Placing:
+        """How jobs of the task get their lane in this queue."""
+        own = self._own.get(task)
+        if own is not None and own.queue == queue:
+            return own
+        if queue not in self._fair:
+            return _NOWHERE
+        found = self._elsewhere.get((task, queue))
+        if found is None:
+            found = Placing(task, queue)
+            self._make_fair(found, queue)
+            self._elsewhere[task, queue] = found
+        return found
+
+    def unregistered(self, task: str, queue: str) -> Placing:
+        """How jobs of a task get their lane that neither this app nor the queue's workers know."""
+        placing = Unregistered(task, queue)
+        if queue in self._fair:
+            placing.set_sources([Source(FAIR, argument=self._fair[queue], otherwise="")])
+        return placing
+
+    # Queues.
+
+    def set_queue(
+        self, queue: str, cap: int | None, fair: str | None, weights: Mapping[str, int] | None
+    ) -> None:
+        """Take note of a queue's cap and fairness; an empty ``fair`` ends it, None changes nothing.
+
+        Raises InvalidOption; then nothing was noted.
+        """
+        limits: dict[str, Limit] = {}
+        if cap is not None:
+            limits[QUEUE] = Limit(check_limit("cap", cap))
+        if weights is not None and not (fair or (fair is None and queue in self._fair)):
+            raise InvalidOption.of("weights", weights, "needs fair=…")
+        for key, weight in (weights or {}).items():
+            if type(weight) is not int or not 1 <= weight <= WEIGHT_MAX:
+                raise InvalidOption.of(
+                    f"weights[{key!r}]", weight, f"must be a whole number from 1 to {WEIGHT_MAX:,}"
+                )
+            limits[scope(WEIGHT, key)] = Limit(weight)
+        self._limits.setdefault(queue, {}).update(limits)
+        if fair is None:
+            return
+        if fair:
+            self._fair[queue] = fair
+        else:
+            self._fair.pop(queue, None)
+        for placing in (*self._own.values(), *self._elsewhere.values()):
+            if placing.queue == queue:
+                self._make_fair(placing, queue)
+
+    def _make_fair(self, placing: Placing, queue: str, arguments: Arguments | None = None) -> None:
+        sources = [source for source in placing.sources if source.family != FAIR]
+        argument = self._fair.get(queue)
+        if argument is not None:
+            arguments = arguments or self._arguments.get(placing.task)
+            if arguments is not None and argument in arguments.names:
+                default = _default(placing.task, arguments, argument)
+                sources.append(Source(FAIR, argument=argument, default=default, otherwise=""))
+            else:
+                sources.append(Source(FAIR, scope=f"{FAIR}="))
+        placing.set_sources(sources)
+
+    # For the server.
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues of tasks, and those that have a limit."""
+        found = [queue for queue, limits in self._limits.items() if limits]
+        return list(dict.fromkeys([*found, *(p.queue for p in self._own.values())]))
+
+    def limits(self, queue: str) -> dict[str, Limit]:
+        """The limits that code declares in this queue, by scope or family."""
+        return dict(self._limits.get(queue, {}))
+
+    def families(self, queue: str) -> set[str]:
+        """The families that jobs of this queue's tasks are counted by."""
+        return {
+            s.family
+            for placing in self._own.values()
+            if placing.queue == queue
+            for s in placing.sources
+            if s.family != FAIR
+        }
+
+    def policies(self, queue: str) -> dict[str, str]:
+        """The policies of this queue's tasks, by task."""
+        return {task: p.policy() for task, p in self._own.items() if p.queue == queue}
+
+
+_NOWHERE: Final = Placing("", "")
+"""Of tasks that nothing counts."""
+
+
+def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Source:
+    source = Source(family)
+    if isinstance(cap, Cap):
+        source = source._replace(on_full=cap.on_full, max_waiting=cap.max_waiting, most=cap.n)
+    if cap.per is None:
+        return source._replace(scope=scope(family, task if cap.name is None else ""))
+    if isinstance(cap.per, str):
+        if cap.per not in arguments.names:
+            has = ", ".join(arguments.names) or "none"
+            raise InvalidTask(
+                task=task,
+                why=f"its cap is per={cap.per!r}, and it has no such argument: it has {has}",
+            )
+        return source._replace(argument=cap.per, default=_default(task, arguments, cap.per))
+    try:
+        inspect.signature(cap.per).bind(**dict.fromkeys(arguments.names))
+    except TypeError as error:
+        raise InvalidTask(
+            task=task,
+            why=f"the function per={key_name(cap.per) or cap.per!r} cannot be called with its"
+            f" arguments by name ({error}): take {', '.join(arguments.names) or 'none'}, or **arguments",
+        ) from None
+    except ValueError:
+        pass  # It has no signature to look at; calling it will tell.
+    return source._replace(function=cap.per, function_name=key_name(cap.per) or family)
+
+
+def _default(task: str, arguments: Arguments, argument: str) -> str | None:
+    """The key of a job that leaves the argument out."""
+    try:
+        return key_text(arguments.defaults.get(argument))
+    except TypeError as error:
+        raise InvalidTask(task=task, why=f"the default of {argument}: {error}") from None

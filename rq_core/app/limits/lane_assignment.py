@@ -1,0 +1,320 @@
+"""How a job gets its lane: the scopes of a task's jobs, from their arguments.
+
+A task's caps become *sources*, one per family; a :class:`Placing` asks them for the scopes of one job. It is made from
+what the code declares, or from the policy (JSON) that workers have registered for producers that do not have the code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rq_core.errors import ArgumentsInvalid, InvalidOption, KeyFailed, KeyNeeded, QueueDamaged
+from rq_core.model.limits.policy import (
+    Naming,
+    Source,
+    read_naming,
+    read_options,
+    read_policy,
+    write_policy,
+)
+from rq_core.model.limits.scopes import (
+    KEY_MAX,
+    RESERVED,
+    encode_key,
+    family_of,
+    is_scope,
+    lane_name,
+    scopes_of,
+)
+
+CACHED_S: Final = 5.0
+"""How long a policy that was read is taken for true. What is put into a wrong lane meanwhile, its worker corrects."""
+CACHED_MAX: Final = 1_000
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~-]*")
+
+
+class Placing:
+    """The scopes of one task's jobs in one queue."""
+
+    __slots__ = ("defaults", "naming", "options", "queue", "sources", "task")
+
+    def __init__(
+        self,
+        task: str,
+        queue: str,
+        sources: Sequence[Source] = (),
+        defaults: Mapping[str, Any] | None = None,
+        naming: Naming | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``defaults`` are those of the task's arguments, for functions that give keys; ``naming`` says how its jobs
+        get their names, None if they have none. ``options`` are fields of JobOptions that its jobs have, unless a
+        producer says otherwise."""
+        self.options = options or {}
+        self.task = task
+        self.queue = queue
+        self.naming = naming
+        self.sources: tuple[Source, ...] = ()
+        self.defaults = defaults or {}
+        self.set_sources(sources)
+
+    def set_sources(self, sources: Sequence[Source]) -> None:
+        """Take other sources, also for what holds this placing already."""
+        # In the order of lanes, so that a lane is joined without sorting.
+        self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
+
+    @property
+    def rules(self) -> bool:
+        """Whether enqueue looks at how full a scope is."""
+        return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
+
+    def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
+        """Raise InvalidOption for a delay where enqueue looks at how full a scope is: later it may be otherwise."""
+        if (delay_ms or due_ms) and self.rules:
+            raise InvalidOption.of(
+                "at" if due_ms else "delay",
+                (due_ms or delay_ms) / 1000,
+                f"does not go with caps of task {self.task!r} that say discard, reject or max_waiting:"
+                " they decide when a job is enqueued. Leave it out, or let the caps say wait",
+            )
+
+    def lane(
+        self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
+    ) -> tuple[str, str]:
+        """The lane of a job of this priority and these (validated) arguments, and what happens if it is full.
+
+        ``keys`` are those that a producer gives in the place of functions, by family. Raises ArgumentsInvalid,
+        InvalidOption, KeyNeeded or KeyFailed.
+        """
+        if keys:
+            keys = self._check_keys(keys)
+        scopes, rules = [], []
+        most: int | None = None
+        for source in self.sources:
+            scope = source.scope or self._scope(source, values, keys)
+            if scope is None:
+                continue
+            scopes.append(scope)
+            if source.on_full != "wait":
+                rules.append(
+                    (source.on_full, scope if source.most is None else f"{scope}|{source.most}")
+                )
+            if source.max_waiting is not None:
+                most = source.max_waiting if most is None else min(most, source.max_waiting)
+        if not scopes:
+            return "", ""
+        full = full_rules([*rules, *([("most", most)] if most is not None else [])])
+        return f"{rank}+{'+'.join(scopes)}", full
+
+    def moved(self, lane: str, rank: int, values: Mapping[str, Any]) -> str | None:
+        """The lane that a claimed job of this lane belongs into; None if it has all its scopes.
+
+        Scopes that are no longer declared may stay. So may the key that a producer gave in the place of a function.
+        """
+        wanted: list[str] = []
+        for source in self.sources:
+            scope: str | None = source.scope
+            if source.function is not None:
+                given = [s for s in scopes_of(lane) if family_of(s) == source.family]
+                scope = given[0] if given else self._scope(source, values, None)
+            elif not scope:
+                scope = self._scope(source, values, None)
+            if scope is not None:
+                wanted.append(scope)
+        if lane[2:] == "+".join(wanted):  # As a rule.
+            return None
+        has = scopes_of(lane)
+        if all(scope in has for scope in wanted):
+            return None
+        return lane_name(int(lane[0]) if lane else rank, wanted)
+
+    def policy(self) -> str:
+        """What producers without the code need to know, as JSON."""
+        return write_policy(self.sources, self.naming, self.options)
+
+    def _scope(
+        self, source: Source, values: Mapping[str, Any], keys: Mapping[str, str] | None
+    ) -> str | None:
+        what = source.argument
+        if what:
+            value = values.get(what)
+            if type(value) is str and len(value) <= KEY_MAX and _PLAIN.fullmatch(value):
+                return f"{source.family}={value}"
+            text = self._text(what, value) if what in values else source.default
+        elif keys is not None and source.family in keys:
+            what, text = f"keys[{source.family!r}]", keys[source.family]
+        elif source.function is None:
+            raise KeyNeeded(
+                task=self.task, queue=self.queue, family=source.family.partition("@")[0]
+            )
+        else:
+            what = source.family
+            text = self._text(what, self._call(source, source.function, values))
+        if text is None:
+            text = source.otherwise
+        return None if text is None else f"{source.family}={self._encoded(what, text)}"
+
+    def _call(self, source: Source, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+        try:
+            return function(**{**self.defaults, **values})
+        except Exception as error:
+            from rq_core.app.handlers.redaction import message_of
+
+            raise KeyFailed(
+                task=self.task,
+                family=source.family,
+                function=source.function_name,
+                error=f"{type(error).__name__}: {message_of(error)}",
+            ) from error
+
+    def _text(self, what: str, value: Any) -> str | None:
+        try:
+            return key_text(value)
+        except TypeError as error:
+            raise self._invalid(what, str(error)) from None
+
+    def _encoded(self, what: str, text: str) -> str:
+        try:
+            encoded = text if _PLAIN.fullmatch(text) else encode_key(text)
+        except UnicodeEncodeError:
+            raise self._invalid(
+                what, "is not valid Unicode text (it holds a lone surrogate)"
+            ) from None
+        if len(encoded) > KEY_MAX:
+            raise self._invalid(
+                what,
+                f"a cap's key takes at most {KEY_MAX} characters percent-encoded, this one takes"
+                f" {len(encoded)}: use a shorter key, or per= a function that returns a digest of it",
+            )
+        return encoded
+
+    def _invalid(self, what: str, problem: str) -> ArgumentsInvalid:
+        return ArgumentsInvalid(
+            task=self.task, problems=f"{what}: {problem}", fields={what: problem}
+        )
+
+    def _check_keys(self, keys: Mapping[str, str]) -> dict[str, str]:
+        """The keys by the families that they are for: a name stands for its rates, too."""
+        families = [s.family for s in self.sources if s.function_name or s.function]
+        found: dict[str, str] = {}
+        for name, value in _texts(keys).items():
+            meant = [f for f in families if name in (f, f.partition("@")[0])]
+            if not meant:
+                known = ", ".join(sorted({f.partition("@")[0] for f in families}))
+                raise InvalidOption.of(
+                    "keys",
+                    keys,
+                    f"must name {known or 'none'}: the keys that task {self.task!r} takes from a"
+                    " function; its other keys are arguments",
+                )
+            found |= dict.fromkeys(meant, value)
+        return found
+
+
+class Unregistered(Placing):
+    """The placing of a task whose policy no worker has registered yet: only the keys that the producer gives. The
+    worker that claims a job decides how often it is tried."""
+
+    def __init__(self, task: str, queue: str) -> None:
+        super().__init__(task, queue, options={"max_attempts": None, "max_losses": None})
+
+    def lane(
+        self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
+    ) -> tuple[str, str]:
+        """See Placing.lane."""
+        lane, full = super().lane(rank, values)
+        scopes = [*scopes_of(lane), *(self._given(*item) for item in _texts(keys or {}).items())]
+        return lane_name(rank, scopes), full
+
+    def _given(self, family: str, value: str) -> str:
+        scope = f"{family}={self._encoded(f'keys[{family!r}]', value)}"
+        if family_of(family) in RESERVED or not is_scope(scope):
+            raise InvalidOption.of("keys", {family: value}, "must be by family, the cap's name")
+        return scope
+
+
+def key_text(value: Any) -> str | None:
+    """A key's value as text: text is itself, numbers, dates, UUIDs… are as in JSON, None is none.
+
+    So 7 and "7" are one key, unlike in the names of unique jobs: an operator and a producer without the task's code
+    give a key as text; and of jobs that share a name one does not run, while those that share a cap all do.
+
+    Raises TypeError, saying what to do, for what is more than one value.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None or type(value) is str:
+        return value
+    if type(value) is int:
+        return str(value)
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        plain = to_jsonable_python(value, bytes_mode="base64")
+    except (PydanticSerializationError, ValueError):
+        plain = [value]
+    if isinstance(plain, dict | list):
+        raise TypeError(
+            f"a cap's key must be one value, not a {type(value).__name__}:"
+            " use per= a function that returns text"
+        )
+    return plain if plain is None or isinstance(plain, str) else json.dumps(plain)
+
+
+def registered_placing(task: str, queue: str, policy: str) -> Placing:
+    """The placing that workers have registered. Raises QueueDamaged if the policy is invalid."""
+    try:
+        return Placing(
+            task,
+            queue,
+            read_policy(policy),
+            naming=read_naming(policy),
+            options=read_options(policy),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise QueueDamaged(
+            queue=queue, why=f"the policy of task {task} cannot be read ({error!r})"
+        ) from None
+
+
+def _texts(keys: Mapping[str, str]) -> Mapping[str, str]:
+    given: object = keys
+    if not isinstance(given, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, str) for name, value in given.items()
+    ):
+        raise InvalidOption.of("keys", keys, "must be a mapping of family to text")
+    return keys
+
+
+class PolicyCache:
+    """Registered policies that were read a moment ago. Bounded; threads may share it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._found: dict[tuple[str, str], tuple[float, Placing]] = {}
+
+    def get(self, queue: str, task: str) -> Placing | None:
+        """What was put, if that was lately."""
+        until, placing = self._found.get((queue, task), (0.0, None))
+        return placing if self._clock() < until else None
+
+    def put(self, placing: Placing) -> Placing:
+        """Remember, and return, a placing."""
+        if len(self._found) >= CACHED_MAX:
+            self._found.clear()
+        self._found[placing.queue, placing.task] = (self._clock() + CACHED_S, placing)
+        return placing
+
+
+def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
+    """What happens to a job whose scopes are full, as enqueue.lua takes it.
+
+    Each rule is ("discard" or "reject", scope or "scope|cap in code"), or ("most", how many may wait in its lane).
+    """
+    return " ".join(f"{what}|{value}" for what, value in rules)

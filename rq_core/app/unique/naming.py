@@ -1,0 +1,198 @@
+"""What Unique, Throttle, Debounce and Latest have in common: of all jobs of one name, one stands.
+
+The name is the task with the values of some arguments, with what a function makes of them, or with all arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.errors import ArgumentsInvalid, InvalidOption, InvalidTask, KeyFailed
+from rq_core.model.lib.durations import ms_of
+from rq_core.model.limits.policy import NAME_KEY, Naming
+from rq_core.model.unique_names import digest_of, unique_name
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from rq_core.app.arguments import Arguments
+    from rq_core.app.limits.caps import Cap
+
+Per = str | tuple[str, ...] | Callable[..., Any] | None
+"""Names of arguments, or a function that gets the arguments by name and returns the value; None: all arguments."""
+
+WINDOW_S_MIN: Final = 0.001
+
+
+class Named(ABC):
+    """How jobs of a task get their names, and what a name is for."""
+
+    per: Per
+
+    @property
+    @abstractmethod
+    def ties(self) -> dict[str, Any]:
+        """What :func:`rq_core.model.job.ties_of` takes."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a job may take the place of another one."""
+        return bool(self.ties["unique"] == "replace")
+
+    @property
+    def delay_ms(self) -> int | None:
+        """By how much it delays each job; None: not at all, and a producer may."""
+        found: int | None = self.ties.get("after_ms")
+        return found
+
+    @property
+    def arguments(self) -> tuple[str, ...] | None:
+        """The arguments that it is per; None: all, or what a function makes of them."""
+        if isinstance(self.per, str):
+            return (self.per,)
+        return self.per if isinstance(self.per, tuple) else None
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """The function that it is per, if it is per one."""
+        return self.per if callable(self.per) else None
+
+    @property
+    def function_name(self) -> str:
+        """What stands for the function in a name."""
+        return str(getattr(self.per, "__name__", "")) if self.has_named_function else "key"
+
+    @property
+    def has_named_function(self) -> bool:
+        """Whether it is per a function that is no lambda, and no other callable."""
+        return str(getattr(self.per, "__name__", "")).isidentifier()
+
+    @property
+    def caps(self) -> tuple[Cap, ...]:
+        """The caps that it brings along."""
+        return ()
+
+    def check(self, task: str, arguments: Arguments, *, rules: bool) -> None:
+        """Raise InvalidTask if the jobs of a task cannot have such names. ``rules``: enqueue looks at how full its caps
+        are."""
+        what = type(self).__name__
+        for name in self.arguments or ():
+            if name not in arguments.names:
+                has = ", ".join(arguments.names) or "none"
+                raise InvalidTask(
+                    task=task,
+                    why=f"its {what} is per={name!r}, and it has no such argument: it has {has}",
+                )
+        if self.function is not None:
+            _check_call(task, self.function, self.function_name, arguments)
+        if self.replaces and rules:
+            raise InvalidTask(
+                task=task,
+                why=f"its {what} replaces jobs, and one of its caps discard, reject or max_waiting: the job that is"
+                " replaced would be lost if its cap then kept the new one out. Let the caps wait",
+            )
+
+    def name(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
+        """Return the name of a job with these validated arguments. Raises ArgumentsInvalid for one that has no JSON,
+        KeyFailed if the function raises."""
+        if self.function is not None:
+            made = _called(task, self.function, self.function_name, arguments, values)
+            return unique_name(task, {self.function_name: _text(_as_text(made))})
+        said = arguments.canonical(values, self.arguments)
+        if self.per is None:
+            return unique_name(task, None, digest=digest_of(_text(said)))
+        return unique_name(task, {name: _text(value) for name, value in said.items()})
+
+    def naming(self, arguments: Arguments) -> Naming:
+        """What a producer without the task's code needs to know."""
+        of = arguments.names if self.arguments is None else self.arguments
+        left_out = {name: arguments.defaults[name] for name in of if name in arguments.defaults}
+        return Naming(
+            self.ties,
+            self.arguments,
+            self.function_name if self.function is not None else "",
+            {} if self.function is not None else arguments.canonical({}, tuple(left_out)),
+        )
+
+
+@dataclass(frozen=True)
+class Registered(Named):
+    """What names are for, as workers have registered it. How they are made says model.policy.Naming."""
+
+    given: Mapping[str, Any]
+
+    @property
+    def ties(self) -> dict[str, Any]:
+        """See Named.ties."""
+        return dict(self.given)
+
+
+def check_per(per: object) -> None:
+    """Raise InvalidOption for what no name can be made of."""
+    names = (per,) if isinstance(per, str) else per
+    if inspect.iscoroutinefunction(per):
+        raise InvalidOption.of("per", per, "must not be async: a job's name is needed at once")
+    if names is None or callable(names):
+        return
+    if not (isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)):
+        raise InvalidOption.of(
+            "per",
+            per,
+            "must be the name of an argument, a tuple of names, or a function of the arguments",
+        )
+
+
+def window_ms(option: str, seconds: float | timedelta, minimum: float = WINDOW_S_MIN) -> int:
+    """Return a number of seconds in ms. Raises InvalidOption."""
+    return ms_of(option, seconds, minimum=minimum)
+
+
+def _check_call(task: str, function: Callable[..., Any], name: str, arguments: Arguments) -> None:
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(arguments.names))
+    except TypeError as error:
+        raise InvalidTask(
+            task=task,
+            why=f"the function per={name} cannot be called with its arguments by name ({error}): take"
+            f" {', '.join(arguments.names) or 'none'}, or **arguments",
+        ) from None
+    except ValueError:
+        pass  # It has no signature to look at; calling it will tell.
+
+
+def _called(
+    task: str,
+    function: Callable[..., Any],
+    name: str,
+    arguments: Arguments,
+    values: Mapping[str, Any],
+) -> Any:
+    """What the function makes of the arguments, in plain types."""
+    from rq_core.app.arguments import plain
+
+    try:
+        made = function(**{**arguments.defaults, **values})
+    except Exception as error:
+        from rq_core.app.handlers.redaction import message_of
+
+        said = f"{type(error).__name__}: {message_of(error)}"
+        raise KeyFailed(task=task, family=NAME_KEY, function=name, error=said) from error
+    try:
+        return plain(made)
+    except (ValueError, TypeError, RecursionError) as error:
+        problem = f"the function per={name} returned what has no JSON ({error})"
+        raise ArgumentsInvalid(task=task, problems=problem, fields={name: problem}) from None
+
+
+def _as_text(made: Any) -> str | None:
+    """What a function returned, as text: a producer without the task's code gives the value as text, too."""
+    return made if made is None or isinstance(made, str) else _text(made)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,120 @@
+"""Jobs by their task's name, whether the task's code is here or only the workers have it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rq_core.app.arguments import dump_untyped
+from rq_core.app.limits.lane_assignment import Placing, registered_placing
+from rq_core.app.options import EnqueueOptions, JobOptions
+from rq_core.app.unique.naming import Registered
+from rq_core.errors import KeyNeeded
+from rq_core.model.limits.policy import NAME_KEY
+
+if TYPE_CHECKING:
+    from rq_core.app.producer import Producer
+    from rq_core.app.task import Task
+    from rq_core.model.job import NewJob
+    from rq_core.model.limits.policy import Naming
+
+
+class Draft:
+    """A job whose lane may not be known yet."""
+
+    __slots__ = (
+        "_args_json",
+        "_call",
+        "_given",
+        "_name",
+        "_options",
+        "_producer",
+        "_profile",
+        "_task",
+        "_values",
+        "placing",
+    )
+
+    def __init__(
+        self,
+        producer: Producer,
+        known: Task[..., Any] | None,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None,
+        options: EnqueueOptions,
+    ) -> None:
+        """``known`` is the task, if its code is here.
+
+        Raises InvalidName, InvalidOption, InvalidTask or ArgumentsInvalid; TypeError for an unknown option."""
+        defaults = known.options if known else JobOptions(queue)
+        self._producer = producer
+        self._task = task
+        self._given = options
+        self._options = defaults.changed(queue=queue, **options)
+        self._profile = self._options.profile(task)
+        self._name = ""
+        # Without the task's code, what is left out and what it is typed as is not known: such calls are not compared.
+        self._call = "=" if self._options.remember_ms else ""
+        self._values: Mapping[str, Any] | None = None
+        """Of the arguments, as Placing.lane takes them; None until they are wanted."""
+        self.placing: Placing | None
+        """How the job gets its lane; None if the queue must be asked for its policy (see read)."""
+        given = {} if args is None else args
+        if known is None:
+            self._args_json = dump_untyped(task, given)
+            self.placing = producer.connections.policies.get(queue, task)
+        else:
+            producer.declared.check_queue(task, queue)
+            self._values = known.arguments.validate_named(given)
+            self.placing = producer.declared.placing(task, queue)
+            self._args_json = known.arguments.dump_valid(self._values)
+            if self._call:
+                self._call = self._options.call_of(known.name, known.arguments, self._values)
+            if self._options.unique is not None:
+                self._name = self._options.unique.name(known.name, known.arguments, self._values)
+
+    def read(self, policy: str | None) -> None:
+        """Take the task's policy as the queue has it; None if workers have registered none."""
+        queue = self._options.queue
+        self.placing = self._producer.connections.policies.put(
+            self._producer.declared.unregistered(self._task, queue)
+            if policy is None
+            else registered_placing(self._task, queue, policy)
+        )
+
+    def job(self, keys: Mapping[str, str] | None) -> NewJob:
+        """Return the job in its lane. Raises InvalidOption, KeyNeeded or PayloadTooLarge."""
+        placing = self.placing
+        assert placing is not None, "the queue's policy was not read"
+        if self._values is None and placing.options:
+            registered = JobOptions(self._options.queue, **placing.options)
+            self._options = registered.changed(**self._given)
+            self._profile = self._options.profile(self._task)
+        options = self._options
+        placing.check_delay(options.delay_ms, options.due_ms)
+        if self._values is None and placing.naming is not None:
+            keys = dict(keys or {})
+            options = self._named(placing.naming, keys.pop(NAME_KEY, None))
+        lane = "", ""
+        if placing.sources or keys:
+            values = self._values
+            if values is None:
+                values = json.loads(self._args_json) if placing.sources else {}
+            lane = placing.lane(self._profile.rank, values, keys)
+        return self._producer.new_job(
+            self._profile, options, self._args_json, *lane, self._name, self._call
+        )
+
+    def _named(self, naming: Naming, key: str | None) -> JobOptions:
+        """Give the job its name, as the queue's workers would. Returns its options with what belongs to that. Raises
+        InvalidOption, or KeyNeeded if a function makes the name's value, and ``key`` is None."""
+        given = self._options
+        if naming.function and key is None:
+            raise KeyNeeded(task=self._task, queue=given.queue, family=NAME_KEY)
+        self._name = naming.name(self._task, json.loads(self._args_json), key)
+        named = replace(given, unique=Registered(naming.ties))
+        named.check_due()
+        return named

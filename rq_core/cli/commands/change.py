@@ -1,0 +1,347 @@
+"""Commands that change jobs and queues. What they do is in the log, with who did it and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from rq_core.cli.options import (
+    LIST_MAX,
+    actor,
+    audited_options,
+    connect,
+    json_option,
+    known_queues,
+    print_json,
+    queue_option,
+    server_options,
+)
+from rq_core.cli.text import say
+from rq_core.model.lib.text import counted
+from rq_core.model.limits.limit import DECLARED, read_limit, shown
+from rq_core.model.limits.scopes import family_of
+from rq_core.model.settings import SETTINGS
+from rq_core.model.table.machine import PRIORITIES
+
+if TYPE_CHECKING:
+    from rq_core.app.options import PriorityName
+    from rq_core.connections.client import Client
+    from rq_core.model.limits.limit import Limit
+    from rq_core.protocol.engine.plan import Plan
+
+    Verb = Callable[..., Plan[dict[str, str]]]
+
+
+def _id_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for decorate in (json_option, server_options, audited_options, queue_option):
+        function = decorate(function)
+    return click.argument("ids", metavar="ID...", nargs=-1)(function)
+
+
+def _all_dead(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--all-dead", "all_of", metavar="QUEUE", help="All dead jobs of QUEUE, oldest first."
+    )(function)
+
+
+@click.command()
+@_id_options
+def cancel(ids: Sequence[str], **given: Any) -> None:
+    """Cancel jobs.
+
+    A job that waits leaves at once. A job that runs is asked to stop, and its worker learns of it when
+    it next extends its leases.
+    """
+    if not ids:
+        raise click.UsageError("no job given", click.get_current_context())
+    with connect(given["redis_url"], given["prefix"]) as client:
+        _apply(client, client.calls.admin.cancel, ids, given, done={"cancelled", "cancelling"})
+
+
+@click.command()
+@click.option(
+    "--priority",
+    type=click.Choice(PRIORITIES, case_sensitive=False),
+    help="The jobs join the tail of this line.",
+)
+@click.option("--delay", type=float, metavar="SECONDS", help="Seconds until the jobs may run.")
+@click.option("--now", is_flag=True, help="The jobs may run at once.")
+@click.option(
+    "--expires",
+    type=float,
+    metavar="SECONDS",
+    help="Seconds after which no worker begins the jobs any more.",
+)
+@click.option("--no-deadline", is_flag=True, help="The jobs do not expire any more.")
+@click.option(
+    "--if-line",
+    "line",
+    default="",
+    metavar="LINE",
+    help="Only if this is the job's state line, as `rq-core job ID --json` prints it.",
+)
+@_id_options
+def edit(
+    ids: Sequence[str],
+    priority: PriorityName | None,
+    delay: float | None,
+    expires: float | None,
+    line: str,
+    *,
+    now: bool,
+    no_deadline: bool,
+    **given: Any,
+) -> None:
+    """Change the priority, the due time or the deadline of jobs that wait.
+
+    A job that runs or is dead stays as it is. What is not given stays as it is, and so do the arguments.
+    """
+    from rq_core.app.handles.edit import EditOptions, change_of
+
+    if not ids:
+        raise click.UsageError("no job given", click.get_current_context())
+    if no_deadline and expires is not None:
+        raise click.UsageError("--no-deadline does not go with --expires")
+    # The options are the same in every queue.
+    options: EditOptions = {"priority": priority, "delay": delay, "now": now}
+    if no_deadline or expires is not None:
+        options["expires"] = expires
+    change = change_of("-", **options)
+    with connect(given["redis_url"], given["prefix"]) as client:
+        verb = partial(client.calls.admin.edit, change=change, line=line)
+        _apply(client, verb, ids, given, done={"edited", "same"})
+
+
+@click.command()
+@_all_dead
+@_id_options
+def requeue(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
+    """Give dead jobs another life: their failures are forgotten, and they join the line."""
+    with connect(given["redis_url"], given["prefix"]) as client:
+        chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
+        _apply(client, client.calls.admin.requeue, chosen, given, done={"requeued"})
+
+
+@click.command()
+@_all_dead
+@_id_options
+def prune(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
+    """Remove dead jobs from Redis before their time. Their history in SQL stays."""
+    with connect(given["redis_url"], given["prefix"]) as client:
+        chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
+        _apply(client, client.calls.admin.prune, chosen, given, done={"pruned"})
+
+
+def _chosen(
+    client: Client, ids: Sequence[str], all_of: str | None, queue: str | None
+) -> tuple[Sequence[str], str | None]:
+    """Return the jobs that are meant, and the queue if it is known."""
+    if bool(ids) == (all_of is not None):
+        raise click.UsageError("give either jobs or --all-dead QUEUE", click.get_current_context())
+    if all_of is None:
+        return ids, queue
+    known_queues(client, all_of)
+    found = client.run(client.calls.reads.dead(all_of, LIST_MAX))
+    for why in found.damaged:
+        say(f"rq-core: {why}", err=True)
+    return [job.id for job in reversed(found.jobs)], all_of
+
+
+def _apply(
+    client: Client, verb: Verb, ids: Sequence[str], given: dict[str, Any], done: set[str]
+) -> None:
+    """Do it to the jobs, wherever they are, and say what became of each."""
+    outcomes: dict[str, str] = {}
+    for queue, chosen in _by_queue(client, ids, given["queue"]).items():
+        outcomes |= client.run(verb(queue, chosen, by=actor(given["by"]), why=given["reason"]))
+    outcomes = {job_id: outcomes.get(job_id, "gone") for job_id in ids}
+    if given["as_json"]:
+        print_json(outcomes)
+    else:
+        for job_id, outcome in outcomes.items():
+            say(f"{job_id} {outcome}")
+        if not outcomes:
+            say("no jobs")
+    failed = [job_id for job_id, outcome in outcomes.items() if outcome not in done]
+    if failed:
+        raise click.ClickException(
+            f"{len(failed)} of {counted(len(outcomes), 'job')} not {'/'.join(sorted(done))}:"
+            f" {', '.join(f'{i} ({_meaning(outcomes[i])})' for i in failed[:3])}"
+            f"{'…' if len(failed) > 3 else ''}"
+        )
+
+
+def _meaning(outcome: str) -> str:
+    if outcome == "held":
+        return "held: another job has its name"
+    if outcome == "changed":
+        return "changed: its state line is another one by now"
+    if outcome == "never":
+        return "never: it would become ready at its deadline or later"
+    return "gone: not in Redis, perhaps finished" if outcome == "gone" else f"it is {outcome}"
+
+
+def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str, list[str]]:
+    """Return which of the jobs are in which queue; a job that is nowhere is left out."""
+    where = known_queues(client, queue)
+    if queue is not None:
+        return {queue: list(dict.fromkeys(ids))} if ids else {}
+    found: dict[str, list[str]] = {}
+    for job_id in dict.fromkeys(ids):
+        job = client.run(client.calls.reads.job(job_id, where))
+        if job is not None:
+            found.setdefault(job.queue, []).append(job_id)
+    return found
+
+
+def _queue_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for decorate in (json_option, server_options, audited_options):
+        function = decorate(function)
+    return click.argument("queue")(function)
+
+
+@click.command()
+@_queue_options
+def pause(queue: str, **given: Any) -> None:
+    """Let QUEUE give out no jobs.
+
+    Running jobs go on, and the queue accepts new ones. Leases still end, and delayed jobs still become ready.
+    """
+    _configure(queue, {"paused": 1}, given, {"changed": "paused", "same": "was paused already"})
+
+
+@click.command()
+@_queue_options
+def resume(queue: str, **given: Any) -> None:
+    """Let QUEUE give out jobs again."""
+    _configure(queue, {"paused": 0}, given, {"changed": "resumed", "same": "was not paused"})
+
+
+def _configure(
+    queue: str, values: dict[str, int], given: dict[str, Any], words: dict[str, str]
+) -> None:
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        outcomes = client.run(
+            client.calls.admin.configure(queue, values, by=actor(given["by"]), why=given["reason"])
+        )
+    if given["as_json"]:
+        print_json({"queue": queue, **outcomes})
+        return
+    for name, outcome in outcomes.items():
+        what = queue if name == "paused" else f"{queue} {SETTINGS[name].shown}"
+        say(f"{what} {words.get(outcome, outcome)}")
+
+
+NAMES: Final = {setting.shown: name for name, setting in SETTINGS.items()}
+
+SETTINGS_HELP: Final = "\n".join(
+    [
+        "Show QUEUE's settings, or change those given as NAME=VALUE:\n\n\b",
+        *(
+            f"{s.shown:<18} {s.meaning}{' (seconds)' if s.name.endswith('_ms') else ''}"
+            for s in SETTINGS.values()
+        ),
+    ]
+)
+
+
+@click.command("set", help=SETTINGS_HELP, short_help="Show or change a queue's settings.")
+@click.argument("queue")
+@click.argument("assignments", metavar="[NAME=VALUE]...", nargs=-1)
+@audited_options
+@server_options
+@json_option
+def change_settings(queue: str, assignments: Sequence[str], **given: Any) -> None:
+    """Show or change a queue's settings."""
+    values = dict(parse_assignment(text) for text in assignments)
+    if values:
+        _configure(queue, values, given, {"same": "is the same"})
+        return
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        settings = client.run(client.calls.reads.counts(queue)).settings
+    if given["as_json"]:
+        print_json(settings)
+        return
+    for name, value in settings.items():
+        say(SETTINGS[name].assigned(value))
+
+
+def parse_assignment(text: str) -> tuple[str, int]:
+    """Read ``lease=30``. Returns the name in ``meta`` and its value. Raises click.UsageError."""
+    word, found, value = text.partition("=")
+    name = NAMES.get(word.replace("_", "-"))
+    if not found or name is None:
+        known = ", ".join(NAMES)
+        raise click.UsageError(
+            f"{text!r} is not a setting: give NAME=VALUE with one of the names {known}"
+        )
+    try:
+        if not name.endswith("_ms"):
+            return name, int(value)
+        from rq_core.model.lib.durations import ms_of
+
+        return name, ms_of(word, float(value), minimum=SETTINGS[name].minimum / 1000)
+    except ValueError:
+        raise click.UsageError(f"{word} must be a number, not {value!r}") from None
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("scope")
+@click.argument("limit", metavar="N|none|code")
+@click.option("--force", is_flag=True, help="Also for a task that the queue has not seen yet.")
+@click.option(
+    "--version",
+    type=click.IntRange(0),
+    metavar="V",
+    help="Only if the limit still has this version (0: none is stored).",
+)
+@audited_options
+@server_options
+@json_option
+def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
+    """Change the limit of SCOPE in QUEUE, at once and for every worker.
+
+    SCOPE is queue, task=NAME, a family of keys (the limit of each), or one key, like send.tenant=acme.
+    The limit is a number; 0 stops the scope, and none lifts the limit. A rate reads 100/60s, or
+    100/60s/5 with bursts of 5. Lowering a limit ends no running job. code ends a limit that was set
+    live: the limit that the workers' code declares holds again, and one key follows its family.
+    """
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        if not given["force"]:
+            client.run(client.calls.caps.check_task(queue, scope))
+        made = client.run(
+            client.calls.caps.change(
+                queue,
+                scope,
+                _wanted(limit),
+                version=given["version"],
+                by=actor(given["by"]),
+                why=given["reason"],
+            )
+        )
+    if given["as_json"]:
+        print_json(
+            {"queue": queue, "scope": scope, "limit": str(made.limit), "version": made.version}
+            | {"outcome": made.outcome}
+        )
+        return
+    done = "is now" if made.outcome == "changed" else "was already"
+    # Without an entry of its own it follows its family.
+    which = f"version {made.version}" if made.version else f"as {family_of(scope)}"
+    if limit == DECLARED and made.version:
+        which += ", from code"
+    say(f"{scope} {done} {shown(made.limit)} ({which})")
+
+
+def _wanted(text: str) -> Limit | int | Literal["code"] | None:
+    if text == DECLARED:
+        return DECLARED
+    limit = read_limit(text)
+    return limit if limit.window_ms else limit.most

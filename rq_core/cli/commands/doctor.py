@@ -1,0 +1,264 @@
+"""``rq-core doctor``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rq_core.cli.options import (
+    actor,
+    audit_url_option,
+    by_option,
+    connect,
+    force_option,
+    json_option,
+    known_queues,
+    print_json,
+    server_options,
+)
+from rq_core.cli.text import say
+from rq_core.errors import LayoutMismatch, QueueDamaged, RqCoreError
+from rq_core.model import plugins
+from rq_core.model.lib.text import counted
+from rq_core.protocol.engine import server_check
+
+if TYPE_CHECKING:
+    from rq_core.connections.client import Client
+    from rq_core.doctor import Finding, Look
+    from rq_core.doctor.repair import Audit
+
+
+@click.command()
+@click.argument("queues", metavar="[QUEUE]...", nargs=-1)
+@click.option("--repair", "mend", is_flag=True, help="Mend what is found.")
+@by_option
+@audit_url_option("Compare queues that are mirrored with this database, too.")
+@server_options
+@force_option()
+@json_option
+def doctor(
+    queues: Sequence[str],
+    by: str | None,
+    audit_url: str | None,
+    redis_url: str,
+    prefix: str,
+    *,
+    mend: bool,
+    as_json: bool,
+) -> None:
+    """Look at the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
+
+    A mirror that is more than a minute behind is named, too. Changes nothing without --repair. The exit status is 1 if
+    differences are left, a mirror is behind, or the database does not answer, is empty or has nothing of a queue whose
+    log is on; and 2 if it only cannot be told whether SQL agrees. `rq-core audit restore` puts back what Redis lost and
+    SQL has. The doctor reads whole queues, large ones in pages: sums, wake tokens, turns of fair queues and blocked
+    lanes of such a queue are compared only if it does not change meanwhile.
+    """
+    who = actor(by)
+    reports: list[dict[str, Any]] = []
+    unknown: list[str] = []
+
+    def tell(report: dict[str, Any], *, mend: bool) -> None:
+        reports.append(report)
+        if not as_json:
+            _print(report, mend=mend, compared=not unknown)
+
+    with connect(redis_url, prefix) as client:
+        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        if remarks:
+            tell(_report_on_server(remarks), mend=False)
+        report = _report_on_list(client, mend=mend)
+        if report["found"]:
+            tell(report, mend=mend)
+        of_log, why = _queues_of_log(client, audit_url)
+        unknown += why
+        if unknown:
+            tell(_report(None, unknown=unknown), mend=False)
+        here, lost = _named(client, queues, of_log)
+        for queue in (*here, *lost):
+            report = _report(queue)
+            audit = partial(_audit, client, queue, audit_url, report, is_logged=queue in of_log)
+            if queue in here:
+                _report_unlisted(client, queue, report, mend=mend)
+                _report_mirror(client, queue, report)
+            _examine(client, queue, who if mend else None, report, audit)
+            tell(report, mend=mend)
+    if as_json:
+        print_json(reports)
+    left = sum(len(r["left"]) + (r["error"] is not None) for r in reports)
+    if left:
+        can = not mend and any(each["mendable"] for r in reports for each in r["left"])
+        fix = "; --repair mends what can be mended" if can else ""
+        raise click.ClickException(f"{counted(left, 'finding')}{fix}")
+    if any(r["unknown"] for r in reports):
+        raise _CannotTell("it cannot be told whether SQL agrees")
+
+
+class _CannotTell(click.ClickException):
+    exit_code = 2
+
+
+def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
+    """A report like that on a queue, with no queue's name; nothing of it can be mended here."""
+    found: list[dict[str, Any]] = [
+        {"kind": r.about, "job": None, "keys": [], "says": r.says, "mendable": False}
+        for r in remarks
+    ]
+    return _report(None, found=found)
+
+
+def _report(
+    queue: str | None,
+    *,
+    found: Sequence[dict[str, Any]] = (),
+    unknown: Sequence[str] = (),
+) -> dict[str, Any]:
+    return {
+        "queue": queue, "error": None, "found": [*found], "left": [], "unknown": [*unknown],
+    }  # fmt: skip
+
+
+def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], list[str]]:
+    """Return the queues that should be there by the audit log, and why that cannot be told."""
+    if audit_url is None:
+        return [], []
+    try:
+        with contextlib.closing(plugins.open_reader()(audit_url)) as reader:
+            return reader.mirrored(client), []
+    except RqCoreError as error:
+        return [], [str(error)]
+
+
+def _named(
+    client: Client, queues: Sequence[str], of_log: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the queues to look at: those of Redis, also unlisted ones that the log has, and those that only the log
+    has. Raises UnknownQueue."""
+    listed = client.run(client.calls.reads.queues()) if of_log else []
+    unlisted = [queue for queue in of_log if queue not in listed]
+    lost = [queue for queue in unlisted if not client.run(client.calls.reads.is_there(queue))]
+    named = [queue for queue in queues if queue not in lost]
+    here = known_queues(client, *named, told=True) if named or not queues else []
+    if not queues:
+        here += [queue for queue in unlisted if queue not in lost and queue not in here]
+    return here, [queue for queue in lost if not queues or queue in queues]
+
+
+def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
+    """A report on the list of queues, to which all that may make a queue can add what can name none."""
+    listed = client.run(client.calls.reads.listed())
+    found: list[dict[str, Any]] = [
+        {"kind": "list", "job": None, "keys": ["queues"], "says": says, "mendable": True}
+        for says in [listed.complaint]
+        if says
+    ]
+    if mend:
+        client.run(client.calls.reads.strike(listed.strays))
+    left = [] if mend else found
+    return {**_report(None, found=found), "left": left}
+
+
+def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend: bool) -> None:
+    """Say that the list of queues lacks a queue that is there, and put it there."""
+    if queue in client.run(client.calls.reads.queues()):
+        return
+    says = "the list of queues lacks it: only its own workers and producers find it, until one of them starts"
+    found = {"kind": "list", "job": None, "keys": ["queues"], "says": says, "mendable": True}
+    report["found"].append(found)
+    if mend:
+        client.run(client.calls.reads.enlist(queue))
+    else:
+        report["left"].append(found)
+
+
+def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
+    """Say that events have waited long for the mirror. Redis does not know whether one runs."""
+    from rq_core.metrics.causes import mirror_behind
+
+    looked, _ = client.run(client.calls.reads.looks([queue]))
+    for says in filter(None, map(mirror_behind, looked)):
+        advice = "; start `rq-core audit run`, or look into its log"
+        found: dict[str, Any] = {"kind": "mirror", "job": None, "keys": ["outbox"]}
+        found |= {"says": says + advice, "mendable": False}
+        report["found"].append(found)
+        report["left"].append(found)
+
+
+def _examine(
+    client: Client, queue: str, by: str | None, report: dict[str, Any], audit: Audit
+) -> None:
+    """Look at one queue; ``by`` None only looks."""
+    from rq_core.doctor import Kind, diagnose, repair
+
+    try:
+        found = diagnose(client, queue, audit=audit)
+        left = found if by is None else repair(client, queue, found, by=by, audit=audit)
+    except (LayoutMismatch, QueueDamaged) as error:
+        report["error"] = str(error)
+        return
+    for part, findings in (("found", found), ("left", left)):
+        report[part] += [_document(f) for f in findings if f.kind is not Kind.UNKNOWN]
+    report["unknown"] += [f.says for f in left if f.kind is Kind.UNKNOWN]
+
+
+def _audit(
+    client: Client,
+    queue: str,
+    audit_url: str | None,
+    report: dict[str, Any],
+    *,
+    is_logged: bool,
+) -> Look | None:
+    """Look at one queue and its log; None without one. ``is_logged``: by the log it should be there."""
+    if audit_url is None or report["error"] is not None:
+        return None
+    try:
+        if not is_logged and not client.run(client.calls.reads.counts(queue)).audit:
+            return None
+        look: Look = plugins.drift()(audit_url, client, queue)
+    except RqCoreError as error:
+        # What Redis alone shows is told all the same.
+        report["error"] = str(error)
+        return None
+    return look
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": str(finding.kind),
+        "job": finding.job_id,
+        "keys": finding.keys,
+        "says": finding.says,
+        "mendable": finding.mendable,
+    }
+
+
+def _print(report: dict[str, Any], *, mend: bool, compared: bool) -> None:
+    """Print a report. ``compared``: it could be told which queues SQL has, if an audit database was named."""
+    agrees = "all agrees" if compared else "Redis agrees with itself, and was not compared with SQL"
+    queue, found, left = report["queue"] or "server", report["found"], report["left"]
+    if report["error"] is not None:
+        say(f"{queue}: {report['error']}")
+    elif not found and not report["unknown"]:
+        say(f"{queue}: {agrees}")
+    for each in found:
+        say(f"{queue}: {_line(each)}")
+    for says in report["unknown"]:
+        say(f"{queue}: cannot tell: {says}")
+    if mend and found:
+        told = report["error"] is None and not report["unknown"]
+        mended = f"mended, {agrees}" if told else "mended"
+        say(f"{queue}: {counted(len(left), 'finding')} left" if left else f"{queue}: {mended}")
+        for each in left:
+            say(f"{queue}: left: {_line(each)}")
+
+
+def _line(finding: Mapping[str, Any]) -> str:
+    """One finding. Those of the log may leave out which job it is of."""
+    job, says = finding["job"], finding["says"]
+    of_job = f"job {job}: " if job and job not in says else ""
+    return f"{finding['kind']}: {of_job}{says}"

@@ -1,0 +1,248 @@
+"""``rq-core enqueue``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from rq_core.app.clients import Connections
+from rq_core.cli.options import (
+    connect,
+    json_option,
+    print_json,
+    server_options,
+    showing_causes,
+    verbose_option,
+)
+from rq_core.cli.text import say
+from rq_core.errors import ArgumentsInvalid
+from rq_core.model.table.machine import PRIORITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rq_core.app.app import App
+    from rq_core.app.handles.handle import JobHandle
+    from rq_core.connections.client import Client
+
+ARGS_OPTION: Final = "--json-args"
+
+
+HOW: Final = (
+    f"""the task's arguments go into {ARGS_OPTION}, as in {ARGS_OPTION} '{{"to": "a@b.c"}}'"""
+)
+
+
+class _Command(click.Command):
+    """Says how to give the task's arguments to who gives them in another way."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            # Of the others each is about an option that there is.
+            if type(error) in (click.UsageError, click.NoSuchOption):
+                guess = error.format_message().removeprefix(error.message)
+                says = f"{error.message.rstrip('.')}: {HOW}.{guess}"
+                raise click.UsageError(says, error.ctx) from None
+            raise
+
+
+@click.command(cls=_Command)
+@click.argument("queue")
+@click.argument("task")
+@click.option(
+    ARGS_OPTION,
+    "args",
+    default="{}",
+    metavar="OBJECT",
+    help="The task's arguments by name, as a JSON object; - reads it from standard input.",
+)
+@click.option("--delay", type=float, metavar="SECONDS", help="Seconds until the job may run.")
+@click.option(
+    "--expires",
+    type=float,
+    metavar="SECONDS",
+    help="Seconds after which no worker begins the job any more.",
+)
+@click.option(
+    "--priority",
+    type=click.Choice(PRIORITIES, case_sensitive=False),
+    help="Jobs of a higher priority run first.",
+)
+@click.option("--max-attempts", type=int, metavar="N", help="Failures after which the job is dead.")
+@click.option(
+    "--id",
+    "job_id",
+    metavar="ID",
+    help="The job's id. While a job of this id is live, nothing is enqueued.",
+)
+@click.option(
+    "--idempotency-key",
+    metavar="TEXT",
+    help="Makes the id, per task, and remembers it: a repetition of the command enqueues nothing.",
+)
+@click.option(
+    "--remember",
+    type=float,
+    metavar="SECONDS",
+    help="How long the id is remembered, also after the job's end; a day with --idempotency-key.",
+)
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="The key of a cap that the task takes from a function.",
+)
+@click.option(
+    "--app",
+    "target",
+    metavar="MODULE:APP",
+    help="Check the arguments against this app's task, and take its options as defaults.",
+)
+@verbose_option
+@server_options
+@json_option
+@click.pass_context
+def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
+    """Hand over a job of TASK to QUEUE, and print its id.
+
+    A queue that does not exist is made. Without --app, the task's name and arguments are checked by
+    the worker.
+    """
+    values = parse_args(sys.stdin.read() if given["args"] == "-" else given["args"])
+    with showing_causes(verbose=given["verbose"]):
+        app = _app(given["target"])
+    if given["target"] is not None and task not in app.tasks:
+        from rq_core.errors import UnknownTask
+
+        raise UnknownTask(task=task, known=", ".join(sorted(app.tasks)) or "none")
+    keys = parse_keys(given["keys"])
+    app.connections = Terminal(*_server(ctx, app, given))
+    with app, _saying_how(values):
+        handle = app.enqueue(
+            queue,
+            task,
+            values,
+            keys=keys,
+            delay=given["delay"],
+            expires=given["expires"],
+            priority=given["priority"],
+            max_attempts=given["max_attempts"],
+            id=given["job_id"],
+            remember=given["remember"],
+            idempotency_key=given["idempotency_key"],
+        )
+        why = _why_not(app, handle, queue, given) if handle.duplicate else ""
+    if given["as_json"]:
+        print_json(
+            {"id": handle.id, "queue": queue, "task": task, "duplicate": handle.duplicate}
+            | {"discarded": handle.discarded, "replaced": handle.replaced}
+        )
+        return
+    say(handle.id)
+    if handle.duplicate:
+        say(f"nothing was enqueued: job {handle.id} {why}", err=True)
+    if handle.discarded:
+        say(f"job {handle.id} was discarded: a scope of it is full", err=True)
+
+
+@contextlib.contextmanager
+def _saying_how(values: dict[str, Any]) -> Iterator[None]:
+    """Say how to give arguments where none was given, and the task refuses that."""
+    try:
+        yield
+    except ArgumentsInvalid as error:
+        if values:
+            raise
+        raise click.UsageError(f"{error}: {HOW}") from None
+
+
+def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
+    """Say why a job stands for the one that was to be enqueued."""
+    asked = given["job_id"]
+    if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
+        return "has the unique name of this call"
+    if app.client.run(app.client.calls.reads.job(handle.id, [queue])) is not None:
+        return "is live"
+    return "has ended, and its id is remembered"
+
+
+class Terminal(Connections):
+    """Clients that wait as long as a person at a terminal would."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        super().__init__(url, prefix=prefix)
+
+    def make_client(self) -> Client:
+        """See Connections.make_client."""
+        return connect(self.url, self.prefix)
+
+
+def parse_keys(given: Sequence[str]) -> dict[str, str]:
+    """Read ``tenant=acme``. Raises click.UsageError."""
+    keys = {}
+    for text in given:
+        name, found, value = text.partition("=")
+        if not found:
+            raise click.UsageError(f"--key must be NAME=VALUE, not {text!r}")
+        keys[name] = value
+    return keys
+
+
+def _app(target: str | None) -> App:
+    if target is None:
+        from rq_core.app.app import App
+
+        return App()
+    from rq_core.app.loading import load_app
+    from rq_core.cli.commands.worker import check_target
+
+    return load_app(check_target(target))
+
+
+def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, str]:
+    """Return the server and prefix: the command line's, else those of the app that was named."""
+    told = click.core.ParameterSource.COMMANDLINE
+    url = app.redis_url if given["target"] is not None else given["redis_url"]
+    prefix = app.prefix if given["target"] is not None else given["prefix"]
+    if ctx.get_parameter_source("redis_url") is told:
+        url = given["redis_url"]
+    if ctx.get_parameter_source("prefix") is told:
+        prefix = given["prefix"]
+    return url, prefix
+
+
+def parse_args(text: str) -> dict[str, Any]:
+    """Read a JSON object as strictly as the JSON of other languages is. Raises click.UsageError."""
+
+    def refuse(why: str) -> NoReturn:
+        raise click.UsageError(f"{ARGS_OPTION} {why}")
+
+    def constant(name: str) -> NoReturn:
+        refuse(f"has {name}, which is not JSON")
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            refuse("names an argument twice")
+        return found
+
+    try:
+        value = json.loads(text, parse_constant=constant, object_pairs_hook=object_of)
+        # A lone surrogate is JSON, and no text.
+        json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        refuse(f"is not JSON: {error.msg} at character {error.pos + 1}")
+    except UnicodeEncodeError:
+        refuse("has text that is not valid Unicode")
+    except (RecursionError, ValueError) as error:
+        refuse(f"cannot be read: {error}")
+    if not isinstance(value, dict):
+        refuse(f'must be a JSON object, like {{"to": "a@b.c"}}, not {json.dumps(value)[:40]}')
+    return value

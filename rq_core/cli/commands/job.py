@@ -1,0 +1,81 @@
+"""``rq-core job``: where a job stands."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from rq_core.cli.options import (
+    connect,
+    json_option,
+    known_queues,
+    print_json,
+    queue_option,
+    server_options,
+)
+from rq_core.cli.text import say
+from rq_core.masking import masked
+from rq_core.model.lib.text import printable
+from rq_core.views.job import Rows, ended_document, ended_rows, job_rows
+from rq_core.views.jobs import ListedJob, listed_document
+from rq_core.views.scopes import standing_document
+
+if TYPE_CHECKING:
+    from rq_core.protocol.reads.scope_reads import Standing
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@queue_option
+@server_options
+@json_option
+def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Show where the job ID stands; if it is dead, why it died; if a worker gave it back, why, and what to do.
+
+    If it waits for a cap: for which, which jobs hold it now, and how many are ahead of it. A finished job
+    has left Redis; `rq-core audit history ID --audit URL` knows it still, and its tracebacks. While its id is
+    remembered or its result kept, this says how it ended, and what its handler returned.
+    """
+    with connect(redis_url, prefix) as client:
+        where = known_queues(client, queue)
+        reads = client.calls.reads
+        found = client.run(reads.job(job_id, where))
+        if found is not None:
+            standing = client.run(reads.standing(found))
+            known = client.run(reads.known_tasks(found.queue))
+            back = client.run(reads.given_back(found.queue, [found]))
+            row = ListedJob(found, known, back.get(found.id))
+            _show(row, standing, as_json=as_json)
+            return
+        ended = client.run(reads.ended(job_id, where))
+    if ended is not None:
+        if as_json:
+            print_json(ended_document(*ended))
+        else:
+            _print(ended_rows(*ended, time.time() * 1000))
+    elif not where:
+        raise click.ClickException(f"no live job {job_id}: this server has no queue")
+    else:
+        raise click.ClickException(
+            f"no live job {job_id} in {', '.join(where)}. A finished job has left Redis; if the queue is"
+            f" mirrored, `rq-core audit history {job_id} --audit URL` knows it"
+        )
+
+
+def _show(row: ListedJob, standing: Standing, *, as_json: bool) -> None:
+    if as_json:
+        print_json(listed_document(row) | standing_document(standing))
+        return
+    _print(job_rows(row, standing, time.time() * 1000))
+    if row.job.error is not None and row.job.error.traceback:
+        say("traceback")
+        for each in row.job.error.traceback.splitlines():
+            say(f"  {printable(masked(each))}")
+
+
+def _print(rows: Rows) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        say(f"{name:<{width}}  {printable(value)}")

@@ -1,0 +1,201 @@
+"""Commands that list: ``queues``, ``workers``, ``jobs``, ``dead``, ``unique`` and ``caps``. Each prints a row of
+:data:`rq_core.views.lists.LISTS`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rq_core.cli.options import (
+    LIST_MAX,
+    actor,
+    audited_options,
+    connect,
+    json_option,
+    known_queues,
+    limit_option,
+    print_json,
+    queue_option,
+    server_options,
+    tell_denied,
+)
+from rq_core.cli.text import print_records, print_table, say
+from rq_core.model.table.machine import State
+from rq_core.views.lists import LISTS
+
+if TYPE_CHECKING:
+    from rq_core.connections.client import Client
+    from rq_core.views.table import Found, ListView
+
+JOBS_MAX: Final = 10_000
+"""Most jobs that `rq-core jobs` lists."""
+NAMES_MAX: Final = 100_000
+"""Most names that `rq-core unique` lists."""
+FREE: Final = "free"
+"""The word behind which `rq-core unique` takes a name that is to be freed."""
+
+
+def show(view: ListView[Any], found: Found[Any], *, as_json: bool) -> None:
+    """Print a list, and say on standard error what could not be read. Raises Exit with the status 1 if there is any of
+    that."""
+    if as_json:
+        print_json([view.document(row) for row in found.rows])
+    else:
+        now_ms = time.time() * 1000
+        rows = [view.cells(row, now_ms) for row in found.rows]
+        if view.prose:
+            print_records([*view.columns], rows, empty=found.empty, whole=view.whole)
+        else:
+            print_table([*view.columns], rows, empty=found.empty, whole=view.whole, drop=view.drop)
+        for note in found.notes:
+            say(note)
+    for why in dict.fromkeys(found.unread):
+        say(f"rq-core: {why}", err=True)
+    tell_denied(found.denied)
+    if found.unread:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@server_options
+@json_option
+def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Show the queues, how many jobs they have, and how long the oldest ready job that a worker could take has waited.
+
+    The jobs that are ready include those that wait for a cap. With >= there may be an older job.
+    """
+    view = LISTS["queues"]
+    with connect(redis_url, prefix) as client:
+        found = client.run(view.query(client.calls))
+    show(view, found, as_json=as_json)
+
+
+@click.command()
+@queue_option
+@server_options
+@json_option
+def workers(queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Show the workers that work for the queues, busy or idle, and which code each runs.
+
+    Workers with the same code have tasks of the same names and handlers. A worker that was killed is
+    shown as silent for an hour. The exit status is 1 if a queue cannot be read.
+    """
+    view = LISTS["workers"]
+    with connect(redis_url, prefix) as client:
+        queues = known_queues(client, queue)
+        found = client.run(view.query(client.calls, queues))
+    show(view, found, as_json=as_json)
+
+
+listed_queue_argument = click.argument("queue", required=False)
+
+
+def _queue_of(client: Client, given: str | None) -> str:
+    """Return the queue that was given, which must be there, or the only one that there is. Raises UsageError."""
+    known = known_queues(client, given)
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        raise click.ClickException("this server has no queue")
+    context = click.get_current_context()
+    raise click.UsageError(f"give a queue: this server has {', '.join(known)}", context)
+
+
+def _show_of_queue(name: str, given: dict[str, Any], *asked: Any) -> None:
+    """Print a list of one queue, which must be there."""
+    view = LISTS[name]
+    with connect(given["redis_url"], given["prefix"]) as client:
+        queue = _queue_of(client, given["queue"])
+        found = client.run(view.query(client.calls, queue, *asked, given["limit"]))
+    show(view, found, as_json=given["as_json"])
+
+
+@click.command()
+@listed_queue_argument
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([str(state) for state in State]),
+    multiple=True,
+    help="Only jobs in this state; may be given several times. By default all but dead.",
+)
+@click.option("--task", metavar="NAME", help="Only jobs of this task.")
+@limit_option("jobs", JOBS_MAX)
+@server_options
+@json_option
+def jobs(states: tuple[str, ...], task: str | None, **given: Any) -> None:
+    """List the jobs of QUEUE that run, wait, or are scheduled, and name those of whose task no live worker has told.
+
+    Running jobs come first, then ready ones, then scheduled ones. A job that moves while the list is
+    read may be missing. Without QUEUE, the server must have only one.
+    """
+    _show_of_queue("jobs", given, [State(state) for state in states], task)
+
+
+@click.command()
+@listed_queue_argument
+@limit_option("jobs", LIST_MAX)
+@server_options
+@json_option
+def dead(**given: Any) -> None:
+    """Show the jobs of QUEUE that died last, and why, newest first.
+
+    The reason is why rq-core gave the job up, the error what its handler raised last, and in which file and line.
+    Without QUEUE, the server must have only one.
+    """
+    _show_of_queue("dead", given)
+
+
+@click.command()
+@listed_queue_argument
+@limit_option("scopes")
+@server_options
+@json_option
+def caps(**given: Any) -> None:
+    """Show what limits QUEUE's jobs: how many hold it, and how many wait for it.
+
+    First the scopes with a limit of their own, then the keys that jobs hold or wait for, then the
+    weights of a fair queue. Without QUEUE, the server must have only one.
+    """
+    _show_of_queue("caps", given)
+
+
+@click.command()
+@listed_queue_argument
+@click.argument("words", metavar="[NAME | free NAME]", nargs=-1)
+@audited_options
+@limit_option("names", NAMES_MAX)
+@server_options
+@json_option
+def unique(words: tuple[str, ...], **given: Any) -> None:
+    """List the names that stand in QUEUE, or NAME alone, and the jobs that took them.
+
+    A unique job holds its name until it succeeds, dies, is cancelled or expires; a debounced one until its first claim;
+    a throttled one until the instant that is shown. `rq-core cancel ID` ends a job and frees its name, unless that
+    stands until an instant. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it, so
+    another job may take it and run beside the first.
+    """
+    frees = words[:1] == (FREE,)
+    if len(words) != 2 if frees else len(words) > 1:
+        raise click.UsageError("give a name, or: free NAME", click.get_current_context())
+    if not frees and (given["reason"] or given["by"]):
+        raise click.UsageError("--reason and --by go with free", click.get_current_context())
+    if frees:
+        with connect(given["redis_url"], given["prefix"]) as client:
+            known_queues(client, given["queue"])
+            _free(client, words[1], given)
+    else:
+        _show_of_queue("unique", given, words[0] if words else None)
+
+
+def _free(client: Client, name: str, given: dict[str, Any]) -> None:
+    queue, by, why = given["queue"], actor(given["by"]), given["reason"]
+    holder = client.run(client.calls.names.free(queue, [name], by=by, why=why))[name]
+    if given["as_json"]:
+        print_json({"name": name, "id": holder})
+    elif holder is not None:
+        say(f"{name} is free; job {holder} lives on without it")
+    if holder is None:
+        raise click.ClickException(f"no job of {queue} holds the name {name}")

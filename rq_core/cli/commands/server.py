@@ -1,0 +1,142 @@
+"""``rq-core server``: the embedded server of a data directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rq_core.cli.lazy import CommandGroup
+from rq_core.cli.options import (
+    connect,
+    force_option,
+    json_option,
+    print_json,
+    server_options,
+)
+from rq_core.cli.text import say
+from rq_core.model.lib.text import counted
+from rq_core.model.lib.url import REDIS_URL_VARIABLE
+from rq_core.views.text import span
+
+OTHERS: Final = "--dir names that of another folder"
+"""What is said beside a server that does not run."""
+
+
+def _directory(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
+    """The directory that was given, else that of the environment's URL, else the default one."""
+    from rq_core.embedded import server as embedded
+
+    url = os.environ.get(REDIS_URL_VARIABLE, "")
+    if given is None and url.startswith("embedded:"):
+        return embedded.directory_of(url)
+    return given or embedded.DEFAULT_DIRECTORY
+
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    callback=_directory,
+    help="Its data directory: embedded://DIRECTORY is its URL. By default that of"
+    f" {REDIS_URL_VARIABLE}, if that is an embedded:// URL, else .rq-core.",
+)
+
+
+@click.group(cls=CommandGroup)
+def server() -> None:
+    """Run, find or stop the Valkey server that comes with rq-core; prepare any server.
+
+    The one that comes with rq-core starts by itself when a URL is embedded://.
+    """
+
+
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise click.BadParameter("must be a positive number of seconds")
+    return value
+
+
+@server.command()
+@directory_option
+@click.option(
+    "--idle",
+    type=float,
+    default=3600.0,
+    show_default=True,
+    callback=_seconds,
+    metavar="SECONDS",
+    help="End after so long without clients.",
+)
+@click.pass_context
+def run(ctx: click.Context, directory: Path, idle: float) -> None:
+    """Run the server here until Ctrl-C."""
+    from rq_core.embedded import server as embedded
+
+    say(f"embedded://{directory}; Ctrl-C ends it", err=True)
+    status = embedded.run(directory, idle_s=idle)
+    if status:
+        raise click.ClickException(f"the server ended with status {status}; see {directory}")
+    ctx.exit(0)
+
+
+@server.command()
+@directory_option
+@json_option
+@click.pass_context
+def status(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
+    """Say whether the server runs. The exit status is 1 if it does not."""
+    from rq_core.embedded import server as embedded
+
+    found = embedded.status(directory)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+    elif found.running:
+        say(
+            f"running for {span((found.uptime_s or 0) * 1000)}: Valkey {found.version},"
+            f" process {found.pid}, {counted(found.clients or 0, 'client')},"
+            f" {(found.memory_bytes or 0) / 2**20:.1f} MiB, {found.url}"
+        )
+    else:
+        say(f"no server runs for {found.directory}; {OTHERS}")
+    ctx.exit(0 if found.running else 1)
+
+
+@server.command()
+@directory_option
+def stop(directory: Path) -> None:
+    """Stop the server; its data is safe on disk."""
+    from rq_core.embedded import server as embedded
+
+    stopped = embedded.stop(directory)
+    say("stopped" if stopped else f"no server runs for {directory.absolute()}; {OTHERS}")
+
+
+@server.command()
+@server_options
+@force_option()
+@json_option
+def prepare(redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Load this version's functions into a server, for users that may load none.
+
+    Run it after each installation of a new version, before its workers begin, as a user that may load functions:
+    `rq-core acl preparer` prints one. A server whose users may load them needs no preparation.
+    """
+    from rq_core.protocol.engine.prepare import prepare as prepared
+
+    with connect(redis_url, prefix) as client:
+        found = client.run(prepared(client.calls.delivery.asking))
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return
+    were = counted(len(found.known), "was there", "were there")
+    say(f"{counted(len(found.loaded), 'function')} loaded, {were}")
+    if found.others:
+        say(
+            f"{len(found.others)} of other versions: FUNCTION DELETE removes one that no process calls any more:"
+            f" {' '.join(found.others)}"
+        )

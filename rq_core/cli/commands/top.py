@@ -1,0 +1,352 @@
+"""``rq-core top``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from rq_core.cli.options import audit_url_option, json_option, print_json, server_options
+from rq_core.cli.text import terminal
+from rq_core.model.lib.text import counted, shorten
+from rq_core.views.text import fit, oldest, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from rq_core.metrics.causes import Cause, Unread
+    from rq_core.metrics.shared import Shared
+    from rq_core.model.plugins import LogOverview
+    from rq_core.protocol.reads.overview import Overview, QueueOverview
+
+DROPPED: Final = (
+    "ended/s", "scheduled", "ready/s", "backlog", "blocked lanes", "dead", "workers", "running", "oldest",
+)  # fmt: skip
+"""Columns of the table that a narrow terminal has no room for, the first that goes first. Of those of a cause, the
+last ones."""
+OF_CAUSE: Final = {
+    "RqCoreNoWorker": "workers",
+    "RqCoreNoClaims": "scheduled",
+    "RqCoreTaskUnknown": "scheduled",
+    "RqCoreLeasesOver": "running",
+    "RqCoreJobsWait": "oldest",
+    "RqCoreScopeFull": "blocked lanes",
+    "RqCoreJobsDie": "dead",
+    "RqCoreBacklogHalf": "backlog",
+    "RqCoreMirrorBehind": "backlog",
+    "RqCoreAuditDown": "backlog",
+}
+"""The column that shows a cause, by its alert."""
+CAUSES_MAX: Final = 12
+"""Causes in a picture that fills a terminal; one that is printed has all."""
+SAYS_MAX: Final = 400
+"""Characters of a cause that are shown."""
+
+
+class Frame(NamedTuple):
+    """What is shown at one moment."""
+
+    state: Overview | Unread
+    log: LogOverview | Unread | None
+    """None: it was not asked for."""
+    at: float
+    """On the monotonic clock."""
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Show it once, and end.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.5),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look.",
+)
+@audit_url_option(
+    "The audit database: for the claims that ended per second, and whether it answers."
+)
+@server_options
+@json_option
+@click.pass_context
+def top(
+    ctx: click.Context,
+    audit_url: str | None,
+    redis_url: str,
+    prefix: str,
+    every: float,
+    *,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Show how the queues stand and what is wrong with them, until q or Ctrl-C. It changes nothing.
+
+    With --json, print one document and end. The exit status of --json and --once is 1 if Redis does not answer, or
+    refuses.
+    """
+    from rq_core.metrics.causes import Unread
+
+    with _looking(redis_url, prefix, audit_url) as look:
+        frame = look()
+        if as_json:
+            print_json(document_of(frame))
+        elif once:
+            terminal().print(render(frame, None, terminal().width))
+        else:
+            _watch(look, frame, every)
+            return
+    ctx.exit(1 if isinstance(frame.state, Unread) else 0)
+
+
+@contextlib.contextmanager
+def _looking(redis_url: str, prefix: str, audit_url: str | None) -> Iterator[Callable[[], Frame]]:
+    from rq_core.errors import RqCoreError
+    from rq_core.metrics.causes import Unread
+    from rq_core.metrics.shared import SharedOverview, shared_log, viewer
+
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(viewer(redis_url, prefix))
+        overview = stack.enter_context(contextlib.closing(SharedOverview(client, shared_s=0.0)))
+        log = None
+        if audit_url is not None:
+            log = stack.enter_context(shared_log(audit_url))
+
+        def read(what: Shared[Any]) -> Any:
+            try:
+                return what.get()
+            except RqCoreError as error:
+                return Unread.of(error)
+
+        def look() -> Frame:
+            if log is not None:
+                # Both at once, so that one that does not answer does not hold up the other.
+                log.begin()
+            return Frame(read(overview), None if log is None else read(log), time.monotonic())
+
+        yield look
+
+
+def _watch(look: Callable[[], Frame], frame: Frame, every: float) -> None:
+    from rich.live import Live
+
+    console, before = terminal(), None
+    with (
+        _keys() as leaves_within,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        while True:
+            live.update(render(frame, before, console.width, console.height), refresh=True)
+            if leaves_within(every):
+                return
+            before, frame = frame, look()
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Give what waits so many seconds for the key q, and returns whether it was typed. Without a terminal to type at,
+    it only waits."""
+    if not sys.stdin.isatty():
+
+        def only_waits(seconds: float) -> bool:
+            time.sleep(seconds)
+            return False
+
+        yield only_waits
+        return
+    import select
+    import termios
+    import tty
+
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+
+    def leaves_within(seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if select.select([number], [], [], left)[0]:
+                typed = os.read(number, 1_024)
+                if not typed:
+                    # The terminal is gone.
+                    return True
+                if b"q" in typed.lower():
+                    return True
+        return False
+
+    # Each key at once, and not shown; Ctrl-C stays what it is.
+    tty.setcbreak(number)
+    try:
+        yield leaves_within
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
+def document_of(frame: Frame) -> dict[str, Any]:
+    """Return a frame as JSON has it. Lengths of time are in ms."""
+    from rq_core.metrics.causes import Unread, causes
+    from rq_core.views.queues import queue_document
+
+    state, log = frame.state, frame.log
+    document: dict[str, Any] = {
+        "up": not isinstance(state, Unread),
+        "causes": [each._asdict() for each in causes(state, log)],
+        "queues": []
+        if isinstance(state, Unread)
+        else [queue_document(each) for each in state.queues],
+    }
+    if log is not None:
+        up = not isinstance(log, Unread)
+        document["audit_up"] = up
+        document["log"] = [] if isinstance(log, Unread) else _log_document(log)
+    return document
+
+
+def _log_document(log: LogOverview) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(each) for each in log.queues]
+
+
+def render(
+    frame: Frame, before: Frame | None, width: int, height: int | None = None
+) -> RenderableType:
+    """Return what is shown of a frame in so many columns, and lines if ``height`` is given. Rates are told against the
+    frame ``before``."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from rq_core.metrics.causes import Unread, causes, unread_log
+
+    found, unread = causes(frame.state, frame.log), unread_log(frame.state, frame.log)
+    causes_max = len(found) if height is None else CAUSES_MAX
+    lines_of_causes = _causes(found, causes_max)
+    parts: list[RenderableType] = [lines_of_causes]
+    if not isinstance(frame.state, Unread):
+        if unread:
+            parts.append(Text(unread))
+        parts.append(Text(_headline(frame.state), style="dim"))
+        shown = list(frame.state.queues)
+        if height is not None:
+            # Beside these there are the table's head and foot, and the line about the other queues.
+            above = (lines_of_causes, Text(unread), Text(_headline(frame.state)))
+            room = max(1, height - sum(_lines(text, width) for text in above) - 5)
+            wrong = {each.queue for each in found}
+            shown.sort(key=lambda queue: queue.queue not in wrong)
+            shown = shown[:room]
+        parts.append(_queues(frame, before, width, shown, [each.alert for each in found]))
+        if left := len(frame.state.queues) - len(shown):
+            parts.append(Text(f"and {counted(left, 'queue')} more; rq-core queues shows all"))
+    return Group(*parts)
+
+
+def _lines(text: Text, width: int) -> int:
+    """How many lines a text takes."""
+    from rich.console import Console
+
+    return len(text.wrap(Console(width=width), width)) if text else 0
+
+
+def _causes(found: Sequence[Cause], most: int) -> Text:
+    from rich.text import Text
+
+    if not found:
+        return Text("nothing is wrong\n", style="green")
+    lines = Text()
+    for each in found[:most]:
+        where = f"{each.queue}: " if each.queue else ""
+        lines.append("! ", style="bold red")
+        lines.append(fit(where), style="bold")
+        lines.append(one_line(shorten(each.says, SAYS_MAX)))
+        lines.append(f"  {each.alert}", style="dim")
+        lines.append("\n")
+    if left := found[most:]:
+        page = sum(each.pages for each in left)
+        pages = "pages" if page == 1 else "page"
+        lines.append(f"and {len(left):,} more, of which {page:,} {pages}\n")
+    return lines
+
+
+def _headline(state: Overview) -> str:
+    workers = {each.worker: each.says for queue in state.queues for each in queue.present}
+    busy, places = (sum(getattr(w, name) for w in workers.values()) for name in ("busy", "places"))
+    words = [counted(len(state.queues), "queue"), counted(len(workers), "worker")]
+    words.append(f"{busy:,} of {counted(places, 'place')} busy")
+    if state.used_memory is not None:
+        words.append(f"Redis {state.used_memory / 2**20:,.0f} MiB")
+    return " · ".join(words)
+
+
+def _queues(
+    frame: Frame,
+    before: Frame | None,
+    width: int,
+    shown: Sequence[QueueOverview],
+    alerts: Sequence[str],
+) -> RenderableType:
+    """The table of queues. ``alerts`` are those of what is wrong."""
+    from rq_core.cli.columns import Column, chosen, table_of
+
+    columns = [
+        # Numbers stay whole; a long name of a queue gives way.
+        Column(title, [fit(of(queue)) for queue in shown], right=at > 0, whole=at > 0, cut=at == 0)
+        for at, (title, of) in enumerate(_columns(frame, before))
+    ]
+    of_causes = {OF_CAUSE[alert] for alert in alerts if alert in OF_CAUSE}
+    drop = sorted(DROPPED, key=lambda title: title in of_causes)
+    return table_of(chosen(columns, width, drop), width)
+
+
+def _columns(
+    frame: Frame, before: Frame | None
+) -> list[tuple[str, Callable[[QueueOverview], str]]]:
+    """All columns, and how each is made."""
+    earlier, rates = _earlier(before), _ended(frame, before)
+
+    def change(queue: QueueOverview) -> str:
+        was = earlier.get(queue.queue)
+        seconds = 0.0 if before is None else frame.at - before.at
+        return "" if was is None or not seconds else f"{(queue.ready_jobs - was) / seconds:+,.0f}"
+
+    found: list[tuple[str, Callable[[QueueOverview], str]]] = [
+        ("queue", lambda q: q.queue),
+        ("ready", lambda q: f"{q.ready_jobs:,}"),
+        ("ready/s", change),
+        ("oldest", lambda q: oldest(q.oldest_ready_ms, exact=q.oldest_ready_exact)),
+        ("running", lambda q: f"{q.running:,}"),
+        ("dead", lambda q: f"{q.dead:,}"),
+        ("workers", lambda q: f"{len(q.present):,}"),
+        ("scheduled", lambda q: f"{q.scheduled:,}"),
+        ("blocked lanes", lambda q: f"{q.blocked_lanes:,}"),
+        ("backlog", lambda q: f"{q.backlog:,}" if q.audit else "off"),
+    ]
+    if rates is not None:
+        found.append(("ended/s", lambda q: f"{rates.get(q.queue, 0.0):,.1f}"))
+    return found
+
+
+def _earlier(before: Frame | None) -> dict[str, int]:
+    from rq_core.metrics.causes import Unread
+
+    if before is None or isinstance(before.state, Unread):
+        return {}
+    return {queue.queue: queue.ready_jobs for queue in before.state.queues}
+
+
+def _ended(frame: Frame, before: Frame | None) -> dict[str, float] | None:
+    """Claims that ended per second, by queue; None if the log does not tell."""
+    from rq_core.metrics.causes import Unread
+
+    if before is None or frame.log is None or before.log is None:
+        return None
+    if isinstance(frame.log, Unread) or isinstance(before.log, Unread):
+        return None
+    ended: dict[str, float] = {}
+    for log, sign in ((frame.log, 1), (before.log, -1)):
+        for each in log.claims:
+            ended[each.queue] = ended.get(each.queue, 0.0) + sign * each.claims
+    return {queue: count / (frame.at - before.at) for queue, count in ended.items()}

@@ -1,0 +1,134 @@
+"""From a URL to what makes connections: a pool of redis-py. Nothing is connected here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis.asyncio
+
+from rq_core.connections import sentinel
+from rq_core.connections.connection import CONNECT_TIMEOUT_S
+from rq_core.errors import InvalidOption
+from rq_core.model.lib.url import check_password, check_port
+
+
+def resolve(url: str) -> str:
+    """The URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
+
+    Raises InvalidOption for a URL that is neither.
+    """
+    if url.startswith("embedded:"):
+        # Imported only here: most processes talk to a server of their own.
+        from rq_core.embedded import server
+
+        return server.resolve(url)
+    if not url.startswith(("redis://", "rediss://", "unix://", *sentinel.SCHEMES)):
+        raise InvalidOption.of(
+            "redis",
+            url,
+            "must begin with redis://, rediss://, unix:// or embedded://, or redis+cluster:// or redis+sentinel://"
+            " (rediss+… with TLS)",
+        )
+    return url
+
+
+def named(url: str) -> str:
+    """The URL for messages and for other processes: that of an embedded server names its data directory."""
+    if not url.startswith("embedded:"):
+        return url
+    from rq_core.embedded import server
+
+    return server.named(url)
+
+
+def _options(retry: Any, answer_within: float, connect_within: float) -> dict[str, Any]:
+    return {
+        "decode_responses": True,
+        # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
+        "encoding_errors": "surrogateescape",
+        "retry": retry,
+        "socket_connect_timeout": min(connect_within, answer_within),
+        "socket_timeout": answer_within,
+        "socket_keepalive": True,
+        "protocol": 2,
+    }
+
+
+def _for_unix(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    if url.startswith("unix:"):
+        del options["socket_keepalive"]
+    return options
+
+
+def source_of(
+    pool_class: Any,
+    url: str,
+    retry: Any,
+    answer_within: float,
+    connect_within: float = CONNECT_TIMEOUT_S,
+) -> Any:
+    """What makes connections: a pool of redis-py. Nothing is connected yet. Raises InvalidOption.
+
+    redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
+    connects.
+    """
+    check_password(url)
+    pool: Any = None
+    problem: str | None = None
+    try:
+        real, options = resolve(url), _options(retry, answer_within, connect_within)
+        if sentinel.named_by(real):
+            real, more = sentinel.parse(
+                real,
+                for_asyncio=pool_class is redis.asyncio.ConnectionPool,
+                answer_within=answer_within,
+            )
+            options |= more
+        _check_address(real)
+        pool = pool_class.from_url(real, **_for_unix(real, options))
+        # redis-py's pool for asyncio takes the class that goes with rediss:// in its place.
+        pool.connection_class = options.get("connection_class", pool.connection_class)
+        pool.connection_class(**pool.connection_kwargs)
+        _check_files(pool.connection_kwargs)
+    except (ValueError, TypeError, redis.RedisError) as error:
+        problem = str(error)
+        if unknown := _UNKNOWN.search(problem):
+            problem = f"it has no option {unknown[1]}: known are {OPTIONS}"
+            # The name may be that of a password, misspelt, and is then not masked.
+            url = url.partition("?")[0]
+    if problem is not None:
+        # Not while it is handled: the library's error would be the context of this one, and may repeat the whole URL.
+        raise InvalidOption.of("redis", url, f"must be a URL ({problem})")
+    return pool
+
+
+OPTIONS: Final = (
+    "client_name, db, health_check_interval, password and username; with TLS (rediss://) also ssl_ca_certs,"
+    " ssl_cert_reqs, ssl_certfile, ssl_check_hostname and ssl_keyfile; with Sentinel also sentinel_password and"
+    " sentinel_username"
+)
+"""What a URL may have behind its question mark."""
+_UNKNOWN: Final = re.compile(r"unexpected keyword argument '(.*)'")
+
+
+def _check_address(url: str) -> None:
+    """Raise ValueError for a path or a port that is no number."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if not url.startswith("unix:") and not (database or "0").isdecimal():
+        raise ValueError(
+            f"its path {parts.path} is not the number of a database, as in redis://HOST:6379/0"
+        )
+    check_port(parts)
+
+
+def _check_files(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for a file that is not there: OpenSSL would not say which, and only when it connects."""
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        path = options.get(name)
+        if path is not None and not Path(path).is_file():
+            raise ValueError(f"there is no file {path}, which {name} names")

@@ -1,0 +1,368 @@
+"""Looks at jobs that are waited for, on connections that hear of their ends: one connection for each server.
+
+A look subscribes to the queue's channel, if that was not done, and asks how the jobs stand, in one write. What cannot
+be done so (no connection, no right, a slot that is elsewhere) is left to the plain look of
+:mod:`rq_core.connections.wait_thread`."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import hiredis
+import redis
+
+from rq_core.connections.client import Client
+from rq_core.connections.connection import PENDING, RECEIVE_BYTES, Line, Push, soonest
+from rq_core.connections.redis_errors import BROKEN, is_demoted
+from rq_core.errors import RqCoreError
+from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
+from rq_core.model.settings import LISTEN_MS
+from rq_core.protocol.engine import acl_roles
+from rq_core.protocol.engine.plan import ReplyError
+from rq_core.protocol.reads import result_reads
+from rq_core.protocol.reads.result_reads import Found
+
+# One connection that hears: messages of channels come on it between replies, as RESP3 has it.
+#
+# Redis answers in order: what is published between a subscription and a reply comes before the reply. So a look that
+# leaves in one write with the subscription finds all that no message will tell.
+
+_SUBSCRIBES = {"SSUBSCRIBE": "ssubscribe", "SUNSUBSCRIBE": "sunsubscribe"}
+"""Commands that a message answers, and the first word of that message."""
+
+
+class HearingLine(Line):
+    """A connection for the commands and the messages of one thread."""
+
+    def __init__(self, source: Any) -> None:
+        """See Line."""
+        super().__init__(source)
+        self._messages: deque[tuple[str, str, str]] = deque()
+
+    @property
+    def socket(self) -> Any:
+        """What becomes readable when something comes; None if it is not connected."""
+        return self._socket
+
+    def connect(self, within: float | None = None) -> None:
+        """See Line.connect. Raises redis.ConnectionError, too, if the server does not speak RESP3."""
+        super().connect(within)
+        self._messages.clear()
+        # redis-py has greeted by now, and speaks RESP2: what it would do with RESP3 besides is not wanted here.
+        (reply,) = self.exchange([["HELLO", "3"]], soonest(self._connect_within, within))
+        if isinstance(reply, ReplyError):
+            raise redis.ConnectionError(f"it does not speak RESP3: {reply}")
+
+    def exchange(self, commands: Sequence[Sequence[Any]], within: float) -> list[Any]:
+        """The replies to commands, within so many seconds each; an error as a ReplyError in its place, None for a
+        subscription that has begun or ended. Raises what Line.receive does, or OSError."""
+        self._socket.settimeout(within)
+        self.send(b"".join(hiredis.pack_command(tuple(each)) for each in commands))
+        replies = [self._reply_to(each) for each in commands]
+        self._read()
+        return replies
+
+    def messages(self) -> list[tuple[str, str, str]]:
+        """What has come since the last time: the kind of message (smessage, sunsubscribe), the channel, what it says.
+        Raises OSError, or EOFError if the server has ended the connection."""
+        if self._socket is not None:
+            self._read()
+        found = [*self._messages]
+        self._messages.clear()
+        return found
+
+    def _reply_to(self, command: Sequence[Any]) -> Any:
+        kind = _SUBSCRIBES.get(str(command[0]))
+        while True:
+            reply = self._reader.gets()
+            if reply is PENDING:
+                self._feed()
+            elif type(reply) is not Push:
+                return reply
+            elif kind is not None and reply[:2] == [kind, command[1]]:
+                return None
+            else:
+                self._note(reply)
+
+    def _feed(self) -> None:
+        data = self._socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise EOFError("the server closed the connection")
+        self._reader.feed(data)
+
+    def _read(self) -> None:
+        """Read what is there. (What TLS has decrypted no longer shows on the socket.)"""
+        self._socket.settimeout(0)
+        while True:
+            while (message := self._reader.gets()) is not PENDING:
+                self._note(message)
+            try:
+                self._feed()
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return
+
+    def _note(self, message: Any) -> None:
+        if type(message) is Push and len(message) == 3:
+            self._messages.append((message[0], message[1], str(message[2])))
+
+
+log = logging.getLogger(__name__)
+
+ANSWER_S: Final = 2.0
+"""Seconds without an answer after which a connection is given up."""
+CONNECT_S: Final = 1.0
+"""Seconds in which one is made."""
+AGAIN_S: Final = 0.25
+"""Seconds after which one that could not be made is tried again."""
+DEAF_S: Final = 60.0
+"""Seconds for which a queue is not listened to where that was of no use."""
+
+
+class Looked(NamedTuple):
+    """What a look has found."""
+
+    found: dict[str, Found]
+    hearing: object | None
+    """The subscription that tells of the other jobs' ends; None: none does."""
+
+
+class _Subscription:
+    """One queue's channel on one connection, from the moment of its beginning on."""
+
+    def __init__(self, queue: str, ear: _Ear) -> None:
+        self.queue = queue
+        self.ear = ear
+
+
+class _Ear:
+    """The connection to one server, and when to try again if it could not be made."""
+
+    def __init__(self, line: HearingLine) -> None:
+        self.line = line
+        self.again_at = 0.0
+
+
+class Deafness:
+    """What a process knows of queues whose ends are not told to it, whichever thread has found that."""
+
+    def __init__(self) -> None:
+        self.until: dict[str, float] = {}
+        """Queue → until when it is not listened to."""
+        self.warned: set[str] = set()
+        """What was logged: once is enough."""
+
+
+class Listener:
+    """Of one thread. Close it."""
+
+    def __init__(self, client: Client, clock: Callable[[], float], deaf: Deafness) -> None:
+        self._client = client
+        self._deaf = deaf
+        self._clock = clock
+        self._ears: dict[object, _Ear] = {}
+        self._subscriptions: dict[str, _Subscription] = {}
+        self._channels: dict[str, str] = {}
+        """Channel → queue."""
+        self._missed: list[str] = []
+
+    def look(self, queue: str, ids: Sequence[str]) -> Looked | None:
+        """Look at jobs and listen for the ends of those that are alive. None: that cannot be done now.
+
+        Raises QueueDamaged.
+        """
+        if self._deaf.until.get(queue, 0.0) > self._clock():
+            return None
+        ear = self._ear_for(queue)
+        if ear is None:
+            return None
+        try:
+            found = self._look(ear, queue, ids)
+        except (*BROKEN, redis.RedisError):
+            self._drop(ear)
+            return None
+        return None if found is None else Looked(found, self._subscriptions.get(queue))
+
+    def told(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
+        """What has come: the ids of jobs that have ended, with their queues; and the queues whose messages may have
+        been missed, since their subscription or its connection has ended."""
+        told: list[tuple[str, list[str]]] = []
+        for ear in self._ears.values():
+            if not ear.line.is_connected:
+                continue
+            try:
+                messages = ear.line.messages()
+            except BROKEN:
+                self._drop(ear)
+                continue
+            for kind, channel, text in messages:
+                queue = self._channels.get(channel)
+                if queue is None:
+                    continue
+                if kind == "smessage":
+                    told.append((queue, text.split(" ")))
+                elif kind == "sunsubscribe":
+                    self._ended(queue, ear)
+        missed, self._missed = self._missed, []
+        return told, missed
+
+    def sockets(self) -> list[Any]:
+        """What becomes readable when something comes."""
+        return [ear.line.socket for ear in self._ears.values() if ear.line.is_connected]
+
+    def subscribed(self) -> set[str]:
+        """The queues that are listened to."""
+        return set(self._subscriptions)
+
+    def leave(self, queues: Iterable[str]) -> None:
+        """Listen to these queues no more."""
+        for queue in queues:
+            subscription = self._subscriptions.pop(queue, None)
+            if subscription is None:
+                continue
+            channel = queue_keys(queue, self._client.prefix).channel
+            try:
+                subscription.ear.line.exchange([["SUNSUBSCRIBE", channel]], ANSWER_S)
+            except (*BROKEN, redis.RedisError):
+                self._drop(subscription.ear)
+
+    def was_of_no_use(self, queue: str) -> None:
+        """A job of this queue has ended, and no message has told of it."""
+        self._deaf.until[queue] = self._clock() + DEAF_S
+        self._warn(
+            queue,
+            "ends of jobs of queue %s are not all told: the user of a worker may lack the right &%s, which"
+            " `rq-core acl worker%s` prints. Waits go on by looks, up to a second apart",
+        )
+
+    def close(self) -> None:
+        """End all connections."""
+        for ear in self._ears.values():
+            self._drop(ear)
+        self._ears.clear()
+
+    def _look(self, ear: _Ear, queue: str, ids: Sequence[str]) -> dict[str, Found] | None:
+        found: dict[str, Found] = {}
+        told_ms = 0
+        left: list[str] = [*ids]
+        has_asked = False
+        while left:
+            pages = [
+                left[at : at + result_reads.PAGE] for at in range(0, len(left), result_reads.PAGE)
+            ]
+            replies = self._ask(ear, queue, pages)
+            if replies is None:
+                return None
+            left = []
+            for page, reply in zip(pages, replies, strict=True):
+                look = result_reads.parse(queue, page, reply)
+                found |= look.found
+                left += look.later
+                told_ms = look.told_ms
+            if told_ms <= 0 and queue in self._subscriptions:
+                # No client has said lately that it waits: this process was stopped, or Redis forgot it. What has ended
+                # meanwhile was told to none, and no worker is to blame.
+                self._subscriptions[queue] = _Subscription(queue, ear)
+            alive = [job_id for job_id in ids if job_id not in found]
+            if alive and not left and not has_asked and not LISTEN_MS / 2 <= told_ms <= LISTEN_MS:
+                if not self._have_ends_told(ear, queue):
+                    return None
+                # What has ended meanwhile was told to no client.
+                has_asked, left = True, alive
+        return found
+
+    def _ask(self, ear: _Ear, queue: str, pages: Sequence[Sequence[str]]) -> list[Any] | None:
+        """The replies to looks, and a subscription before them if there is none. None: not here, or not now."""
+        keys = queue_keys(queue, self._client.prefix)
+        commands = [result_reads.command(keys, page) for page in pages]
+        subscription = self._subscriptions.get(queue)
+        if subscription is not None and subscription.ear is not ear:
+            self.leave([queue])
+            subscription = None
+        if subscription is None:
+            commands.insert(0, ["SSUBSCRIBE", keys.channel])
+        replies = ear.line.exchange(commands, ANSWER_S)
+        if subscription is None:
+            refusal = replies.pop(0)
+            if refusal is not None:
+                self._cannot_listen(queue, refusal)
+                return None
+            self._subscriptions[queue] = _Subscription(queue, ear)
+            self._channels[keys.channel] = queue
+        if any(isinstance(reply, ReplyError) for reply in replies):
+            return None
+        return replies
+
+    def _have_ends_told(self, ear: _Ear, queue: str) -> bool:
+        """Say to the queue that a client waits. False: that cannot be done now."""
+        try:
+            calls = self._client.calls
+            (reply,) = ear.line.exchange([calls.endings.listen_command(queue)], ANSWER_S)
+            if is_demoted([reply]):
+                # Another server has the queue by now: the plain look finds it.
+                self._drop(ear)
+                return False
+            if not isinstance(reply, list) or reply[0] != "ok":
+                # The client knows what to do about it: it loads the function, meets the queue.
+                self._client.run(calls.endings.listen(queue))
+                self._client.close()
+        except RqCoreError as error:
+            self._cannot_listen(queue, error)
+            return False
+        return True
+
+    def _cannot_listen(self, queue: str, error: Exception) -> None:
+        if not acl_roles.is_denial(str(error)):
+            return
+        self._deaf.until[queue] = self._clock() + DEAF_S
+        self._warn(
+            queue,
+            "this process is not told when jobs of queue %s end: its user lacks the right &%s, or a command for"
+            " it; `rq-core acl producer%s` prints all that it needs. Waits go on by looks, up to a second apart",
+        )
+
+    def _warn(self, queue: str, text: str) -> None:
+        if text not in self._deaf.warned:
+            self._deaf.warned.add(text)
+            prefix = self._client.prefix
+            option = "" if prefix == DEFAULT_PREFIX else f" --prefix {prefix}"
+            log.warning(text, queue, queue_keys(queue, prefix).channel, option)
+
+    def _ear_for(self, queue: str) -> _Ear | None:
+        """The connection to the server that has a queue. None: there is none now."""
+        place = self._client.place(queue)
+        ear = self._ears.get(place)
+        if ear is None:
+            line = self._client.new_line(queue, HearingLine)
+            if line is None:
+                return None
+            ear = self._ears[place] = _Ear(line)
+        if ear.line.is_connected and self._client.is_current(ear.line):
+            return ear
+        now = self._clock()
+        self._drop(ear)
+        if ear.again_at > now:
+            return None
+        try:
+            ear.line.connect(CONNECT_S)
+        except (*BROKEN, redis.RedisError):
+            self._drop(ear)
+            ear.again_at = self._clock() + AGAIN_S
+            return None
+        return ear
+
+    def _drop(self, ear: _Ear) -> None:
+        """End a connection, and all that was listened to on it."""
+        ear.line.disconnect()
+        for queue in [*self._subscriptions]:
+            self._ended(queue, ear)
+
+    def _ended(self, queue: str, ear: _Ear) -> None:
+        """A queue is not listened to any more on this connection."""
+        made = self._subscriptions.get(queue)
+        if made is not None and made.ear is ear:
+            del self._subscriptions[queue]
+            self._missed.append(queue)

@@ -1,0 +1,309 @@
+"""Connections: commands out, replies back, errors in the place of replies. Nothing is sent twice here.
+
+:mod:`rq_core.protocol.operations` decides what to re-send; redis-py's own retries are off. It must know whether a
+command was sent at all, so exchanges are made on lines taken from the pool, not through redis-py's commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import hiredis
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rq_core.connections.async_connection import AsyncLine
+from rq_core.connections.connection import CONNECT_TIMEOUT_S, SOON_S, Line
+from rq_core.connections.connection_options import source_of
+from rq_core.connections.pool import AsyncPool, Pool
+from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, unsent, words_of
+from rq_core.connections.sentinel import LOOK_EVERY_S
+from rq_core.protocol.engine.plan import Lost, Patience
+
+SOCKET_TIMEOUT_S: Final = 10.0
+"""Seconds without a reply after which a connection is given up."""
+WORKER_SOCKET_TIMEOUT_S: Final = 4.0
+"""The same for workers: one that waits on a connection which an outage has silently ended waits so long after Redis is
+back, and is to claim again within ten seconds. What it sends again is carried out once."""
+BLOCK_MARGIN_S: Final = 2.0
+"""Seconds that the answer to a blocking command may come late."""
+
+
+L = TypeVar("L", bound=Line)
+Meanwhile = Callable[[], None] | None
+Hear = Callable[[Any], None] | None
+
+
+class Wire(Protocol):
+    """What a Client needs of a connection."""
+
+    one_slot: bool
+    """Whether a blocking command may have the keys of one queue only."""
+
+    def exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
+    ) -> list[Any]:
+        """One round trip. An exception stands in the place of a reply that is an error, or did not come.
+
+        ``meanwhile`` is called, if at all, when the commands have been sent. ``patience``: for a connection at most
+        ``unsent`` seconds, for a reply ``unknown``, where the connections' own bounds are not lower.
+        """
+
+    def block(self, command: Sequence[Any], seconds: float) -> Any:
+        """One blocking command that answers within ``seconds``, on a connection of its own."""
+
+    def place(self, key: str) -> object:
+        """Which of its servers has a key, as far as is known: equal for keys that are in one place."""
+
+    def new_line(self, key: str, kind: Callable[[Any], L]) -> L | None:
+        """A connection of its own to the server that has a key; it connects to nothing yet. None: which server that is
+        is not known yet."""
+
+    def is_current(self, line: Line) -> bool:
+        """Whether a connection leads to where a new one would."""
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+class AsyncWire(Protocol):
+    """What an AsyncClient needs: see Wire."""
+
+    one_slot: bool
+
+    async def exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
+    ) -> list[Any]:
+        """See Wire.exchange."""
+
+    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
+        """See Wire.block. ``hear`` is called with the reply, which may be a ReplyError, when it has been read: a round
+        of the loop before the caller goes on."""
+
+    def place(self, key: str) -> object:
+        """See Wire.place."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+class PoolWire:
+    """A Wire over a pool of connections."""
+
+    one_slot = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        answer_within: float = SOCKET_TIMEOUT_S,
+        connect_within: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        """``connect_within``: seconds in which a connection is made, its greeting included."""
+        retry, bounds = Retry(NoBackoff(), 0), (answer_within, connect_within)
+        self._pool = Pool(source_of(redis.ConnectionPool, url, retry, *bounds), wait=answer_within)
+        self._answer_within = answer_within
+
+    def exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
+    ) -> list[Any]:
+        if patience is None:
+            return self._exchange(commands, meanwhile, None)
+        seconds = max(SOON_S, patience.unknown)
+        if seconds >= self._answer_within:
+            return self._exchange(commands, meanwhile, None, patience.unsent)
+        return self._exchange(commands, meanwhile, seconds, patience.unsent)
+
+    def _exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile,
+        seconds: float | None,
+        connect_within: float | None = None,
+    ) -> list[Any]:
+        """``seconds``: how long a reply is waited for; None: as long as connections are given."""
+        try:
+            line = self._pool.take(connect_within)
+        except (*BROKEN, redis.RedisError) as error:
+            return [unsent(error)] * len(commands)
+        replies: list[Any] = []
+        try:
+            line.send(_packed(commands))
+            if meanwhile is not None:
+                meanwhile()
+            if seconds is not None:
+                line.wait_for(seconds)
+            line.receive(len(commands), replies)
+            if seconds is not None:
+                line.wait_for(None)
+            if is_demoted(replies):
+                line.disconnect()
+                self._distrust()
+        except BROKEN as error:
+            line.disconnect()
+            self._distrust()
+            replies += [Lost(words_of(error))] * (len(commands) - len(replies))
+        except BaseException:
+            # Replies may still be under way: this connection cannot be used again.
+            line.disconnect()
+            raise
+        finally:
+            self._pool.give_back(line)
+        return replies
+
+    def block(self, command: Sequence[Any], seconds: float) -> Any:
+        return _or_raise(self._exchange([command], None, seconds + BLOCK_MARGIN_S))
+
+    def _distrust(self) -> None:
+        """One connection is broken: those that lie idle may have died with it, and would each cost a timeout."""
+        self._pool.disconnect_idle()
+
+    def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
+        return None
+
+    def new_line(self, key: str, kind: Callable[[Any], L]) -> L | None:  # noqa: ARG002 - see place
+        return self._pool.new_line(kind)
+
+    def is_current(self, line: Line) -> bool:
+        return not self._pool.leads_elsewhere(line)
+
+    def close(self) -> None:
+        self._pool.disconnect()
+
+
+class AsyncPoolWire:
+    """The same for asyncio."""
+
+    one_slot = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        answer_within: float = SOCKET_TIMEOUT_S,
+        connect_within: float = CONNECT_TIMEOUT_S,
+        keep: bool = True,
+    ) -> None:
+        """``connect_within``: see PoolWire. ``keep``: see AsyncPool."""
+        retry, bounds = AsyncRetry(NoBackoff(), 0), (answer_within, connect_within)
+        source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
+        self._pool = AsyncPool(source, wait=answer_within, keep=keep)
+        self._answer_within = answer_within
+
+    async def exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
+    ) -> list[Any]:
+        """See Wire.exchange."""
+        if patience is None:
+            return await self._exchange(commands, meanwhile, self._answer_within)
+        seconds = min(self._answer_within, max(SOON_S, patience.unknown))
+        return await self._exchange(commands, meanwhile, seconds, None, patience.unsent)
+
+    async def _exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile,
+        seconds: float,
+        hear: Hear = None,
+        connect_within: float | None = None,
+        *,
+        blocks: bool = False,
+    ) -> list[Any]:
+        """``seconds``: how long a reply is waited for. ``blocks``: it is to come late."""
+        line = self._pool.take_idle()
+        if line is None:
+            try:
+                line = await self._pool.take(connect_within)
+            except (*BROKEN_ASYNC, redis.RedisError) as error:
+                return [unsent(error)] * len(commands)
+        count = len(commands)
+        try:
+            answer = line.ask(_packed(commands), count, seconds, hear)
+            if meanwhile is not None:
+                meanwhile()
+            if blocks and self._pool.sentinels is not None:
+                await self._watched(line, answer)
+            await answer
+            replies = line.replies
+            if is_demoted(replies):
+                await line.drop()
+                await self._distrust()
+        except BROKEN_ASYNC as error:
+            replies = line.replies
+            await line.drop()
+            await self._distrust()
+            replies += [Lost(words_of(error))] * (count - len(replies))
+        except BaseException:
+            await line.drop()
+            raise
+        finally:
+            if not self._pool.keeps:
+                await line.drop()
+            self._pool.give_back(line)
+        return replies
+
+    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
+        """See AsyncWire.block."""
+        within = seconds + BLOCK_MARGIN_S
+        return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
+
+    async def _watched(self, line: AsyncLine, answer: asyncio.Future[None]) -> None:
+        """Wait for a late answer. Raises EOFError if the sentinels name another server meanwhile: nothing will come."""
+        while not answer.done():
+            await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
+            if not answer.done() and await self._pool.leads_elsewhere(line):
+                raise EOFError("the sentinels name another primary")
+
+    async def _distrust(self) -> None:
+        """See PoolWire._distrust."""
+        with contextlib.suppress(redis.RedisError, *BROKEN_ASYNC):
+            await self._pool.disconnect_idle()
+
+    def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
+        """See Wire.place."""
+        return None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.disconnect()
+
+
+def _or_raise(replies: list[Any]) -> Any:
+    (reply,) = replies
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
+    """Commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
+    try:
+        if len(commands) == 1:
+            packed: bytes = hiredis.pack_command(tuple(commands[0]))
+            return packed
+        return b"".join([hiredis.pack_command(tuple(command)) for command in commands])
+    except UnicodeEncodeError:
+        # Replies with bytes that are not UTF-8 were read; what is said of such a job must reach Redis, too.
+        return _packed([[_as_bytes(word) for word in command] for command in commands])
+
+
+def _as_bytes(word: Any) -> Any:
+    return word.encode(errors="surrogateescape") if isinstance(word, str) else word

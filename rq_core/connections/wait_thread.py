@@ -1,0 +1,287 @@
+"""Waits for the ends of jobs: one thread of a process looks for all who wait, on a connection of its own to each
+server.
+
+The thread is told of ends (:mod:`rq_core.connections.end_subscriptions`), and looks again now and then all the same. It
+begins with the first wait, and ends when there has been none for a while. Threads and event loops share it, and a
+forked child begins one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rq_core.connections.client import Client
+from rq_core.connections.end_subscriptions import Deafness, Listener, Looked
+from rq_core.errors import NoResult, RqCoreError, ServerUnavailable
+from rq_core.model.lib.text import counted
+from rq_core.protocol.engine.plan import Patience
+from rq_core.protocol.reads.wait_schedule import TOGETHER_MAX, Wait, Waits
+
+log = logging.getLogger(__name__)
+
+LINGER_S: Final = 10.0
+"""Seconds without a wait after which the thread ends, and its connection with it."""
+QUIET_S: Final = 1.0
+"""Seconds without a wait after which a queue is listened to no more: the next wait may come at once."""
+PATIENCE: Final = Patience(unsent=1.0, unknown=1.0)
+"""Of the looks, and of saying that a client waits: another one follows, and others wait for theirs meanwhile."""
+JOIN_S: Final = 1.0
+"""Seconds that ``close`` waits for the thread."""
+
+
+class _Round:
+    """What one thread has to do, from its first wait to its end."""
+
+    def __init__(self) -> None:
+        self.new: list[Wait] = []
+        """Waits that it has not taken yet."""
+        self.is_closing = False
+        self.woken, self._waker = socket.socketpair()
+        for end in (self.woken, self._waker):
+            end.setblocking(False)
+
+    def wake(self) -> None:
+        """Let the thread look at what is new."""
+        # One that is full wakes it as well; one that is closed has no thread to wake.
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
+
+    def close(self) -> None:
+        self.woken.close()
+        self._waker.close()
+
+
+class Waiter:
+    """Looks for those who wait. Threads and forked children may share it."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        linger: float = LINGER_S,
+    ) -> None:
+        """``client`` is for the waiter alone. ``linger`` is in seconds."""
+        self._client = client
+        self.clock = clock
+        self._linger = linger
+        self._begin_process()
+
+    def _begin_process(self) -> None:
+        self._lock = threading.Lock()
+        self._round: _Round | None = None
+        """Of the thread that takes new waits; None: there is none."""
+        self._thread: threading.Thread | None = None
+        self._waits: Waits | None = None
+        """Those of the thread that began last."""
+        self._deaf = Deafness()
+        # Last: who finds its own process here must find nothing of its parent's any more.
+        self._pid = os.getpid()
+
+    def begin(self, *waits: Wait) -> None:
+        """Begin waits. The ``tell`` of each is called in the waiter's thread, and must not block. To give a wait up,
+        set its ``over``. Raises RuntimeError if the process can begin no thread."""
+        if not waits:
+            return
+        if os.getpid() != self._pid:
+            self._begin_process()
+        with self._lock:
+            if self._round is None:
+                self._begin_round(waits)
+                return
+            current = self._round
+            current.new += waits
+            if len(current.new) == len(waits):
+                # Else the thread has not taken those before them, and was woken for these.
+                current.wake()
+
+    def _begin_round(self, waits: Sequence[Wait]) -> None:
+        current = _Round()
+        current.new += waits
+        thread = threading.Thread(
+            target=self._run, args=(current,), name="rq-core-waiter", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # The process may begin no more threads: the next wait tries again.
+            current.close()
+            raise
+        except BaseException:
+            # A signal interrupts the start, such as Ctrl-C: the thread may have begun, and no other wait finds it.
+            current.is_closing = True
+            current.wake()
+            raise
+        self._round, self._thread = current, thread
+
+    def close(self, *, join: bool = True) -> None:
+        """End the thread. Waits that are not over end with NoResult. The waiter can be used again."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            thread, current = self._thread, self._round
+            # A wait that begins from here on is another thread's.
+            self._thread = self._round = None
+            if current is not None:
+                current.is_closing = True
+                current.wake()
+        if join and thread is not None:
+            thread.join(JOIN_S)
+
+    # The thread.
+
+    def _run(self, current: _Round) -> None:
+        waits, listener = Waits(), Listener(self._client, self.clock, self._deaf)
+        self._waits = waits
+        quiet: dict[str, float] = {}
+        try:
+            while self._take_new(current, waits, listener, quiet):
+                self._look(waits, listener)
+        except Exception as error:
+            log.exception(
+                "the thread that looks for those who wait has ended: the next wait begins another"
+            )
+            self._break_off(current, waits, error)
+        finally:
+            listener.close()
+            self._client.close()
+            current.close()
+
+    def _break_off(self, current: _Round, waits: Waits, error: Exception) -> None:
+        """End all waits of a thread that cannot go on."""
+        with self._lock:
+            if self._round is current:
+                self._thread = self._round = None
+            new, current.new = current.new, []
+        for wait in (*waits.all(), *new):
+            wait.end(RqCoreError(f"the wait for job {wait.id} broke off: {error!r}. Wait again"))
+
+    def _take_new(
+        self, current: _Round, waits: Waits, listener: Listener, quiet: dict[str, float]
+    ) -> bool:
+        """Wait until there is something to look at. False: the thread is to end, and none waits."""
+        idle_since = self.clock()
+        while True:
+            self._hear(waits, listener)
+            with self._lock:
+                is_closing = current.is_closing
+                # Of many, the first are looked at before the last are taken.
+                taken = len(current.new) if is_closing else TOGETHER_MAX
+                new, current.new = current.new[:taken], current.new[taken:]
+                at = waits.next_at()
+                now = self.clock()
+                if at is None and not new and now >= idle_since + self._linger and not is_closing:
+                    self._thread = self._round = None
+                    return False
+            if is_closing:
+                for wait in (*waits.all(), *new):
+                    wait.end(NoResult(f"the app was closed while job {wait.id} was waited for"))
+                return False
+            for wait in new:
+                waits.add(wait, now)
+            if new or (at is not None and at <= now):
+                return True
+            if self._leave(waits, listener, quiet, now):
+                # Messages for others may have come before its answer.
+                continue
+            leave_at = min(quiet.values(), default=float("inf"))
+            until = min(leave_at, idle_since + self._linger if at is None else at)
+            self._sleep(current, listener, max(0.0, until - now))
+
+    def _hear(self, waits: Waits, listener: Listener) -> None:
+        """Take note of the messages that have come."""
+        told, missed = listener.told()
+        now = self.clock()
+        for queue, ids in told:
+            waits.told(queue, ids, now)
+        for queue in missed:
+            waits.missed(queue, now)
+
+    def _leave(self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float) -> bool:
+        """Listen no more to queues for whose jobs no caller has waited for a while. Returns whether there are any."""
+        left = listener.subscribed() - waits.queues()
+        for queue in quiet.keys() - left:
+            del quiet[queue]
+        for queue in left:
+            quiet.setdefault(queue, now + QUIET_S)
+        over = [queue for queue, at in quiet.items() if at <= now]
+        for queue in over:
+            del quiet[queue]
+        listener.leave(over)
+        return bool(over)
+
+    @staticmethod
+    def _sleep(current: _Round, listener: Listener, seconds: float) -> None:
+        """Wait for a message, a new wait or a moment."""
+        # It takes no file descriptor, so a process that has no more of them goes on waiting.
+        with selectors.PollSelector() as selector:
+            for each in (current.woken, *listener.sockets()):
+                selector.register(each, selectors.EVENT_READ)
+            selector.select(seconds)
+        with contextlib.suppress(BlockingIOError):
+            current.woken.recv(4096)
+
+    def _look(self, waits: Waits, listener: Listener) -> None:
+        """Make the looks that are due. A server that does not answer is asked once, not once for each of its queues."""
+        silent: dict[object, RqCoreError] = {}
+        for queue, due in waits.due(self.clock()).items():
+            place = self._client.place(queue)
+            if place not in silent:
+                trouble = self._look_at(waits, listener, queue, due)
+                if trouble is not None:
+                    silent[place] = trouble
+                continue
+            self._failed(waits, due, silent[place], self.clock())
+
+    def _look_at(
+        self, waits: Waits, listener: Listener, queue: str, due: Sequence[Wait]
+    ) -> RqCoreError | None:
+        began = self.clock()
+        try:
+            ids = [*dict.fromkeys(wait.id for wait in due)]
+            looked = listener.look(queue, ids)
+            if looked is None:
+                found = self._client.run(self._client.calls.endings.look(queue, ids))
+                looked = Looked(found, None)
+        except ServerUnavailable as error:
+            self._failed(waits, due, error, began)
+            return error
+        except RqCoreError as error:
+            self._end(waits, due, error)
+            return None
+        except Exception as error:  # noqa: BLE001 - those who wait must hear of it
+            self._end(
+                waits, due, RqCoreError(f"a look at {counted(len(due), 'job')} failed: {error!r}")
+            )
+            return None
+        # A message that came before the answer tells of a job that the look has found.
+        self._hear(waits, listener)
+        now = self.clock()
+        for wait in due:
+            found_here = looked.found.get(wait.id)
+            if found_here and wait.hearing and wait.hearing is looked.hearing and not wait.over:
+                listener.was_of_no_use(queue)
+            wait.trouble = None
+            waits.looked(wait, found_here, now, began, looked.hearing)
+        return None
+
+    @staticmethod
+    def _end(waits: Waits, due: Sequence[Wait], error: RqCoreError) -> None:
+        for wait in due:
+            wait.end(error)
+            waits.forget(wait)
+
+    def _failed(
+        self, waits: Waits, due: Sequence[Wait], trouble: RqCoreError, began: float
+    ) -> None:
+        now = self.clock()
+        for wait in due:
+            wait.trouble = trouble
+            waits.looked(wait, None, now, began)

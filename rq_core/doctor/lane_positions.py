@@ -1,0 +1,96 @@
+"""Where each lane must stand: open, or blocked on a scope that has no room (invariant I10)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from rq_core.doctor.snapshot import View
+from rq_core.model.limits import scopes
+
+_PLACE = re.compile(r"(?:open|blocked (?P<on>\S+)) (?P<order>\d{16})")
+
+
+class Place(NamedTuple):
+    """A field of ``lanes``, read."""
+
+    on: str | None
+    """The scope that the lane is blocked on, None if it is open."""
+    order: int
+
+    @property
+    def tag(self) -> int:
+        """The order within its priority: its head's place in line, or a virtual time."""
+        return self.order % scopes.RANK
+
+    @classmethod
+    def parse(cls, text: str) -> Place | None:
+        """Read a field as lane_write.lua writes it, None if it cannot be read."""
+        match = _PLACE.fullmatch(text)
+        return cls(match["on"], int(match["order"])) if match else None
+
+    def __str__(self) -> str:
+        return f"{'open' if self.on is None else f'blocked {self.on}'} {self.order:016}"
+
+
+def fair_key(lane: str) -> str:
+    """The key that a fair queue serves a lane by."""
+    return next((s[5:] for s in scopes.scopes_of(lane) if s.startswith("fair=")), "")
+
+
+def places(view: View, heads: Mapping[str, int]) -> dict[str, Place]:
+    """Return the place of each lane: the one that ``lanes`` has, unless it cannot be. Then the lane is open, and claim
+    finds out what it waits for. ``heads`` are the first places in line, by lane."""
+    found = {}
+    for lane, head in heads.items():
+        place = Place.parse(view.snapshot["lanes"].get(lane, ""))
+        can_be = place is not None and _can_be(view, lane, place, head)
+        found[lane] = place if place and can_be else opened(view, lane, head)
+    return found
+
+
+def opened(view: View, lane: str, head: int) -> Place:
+    """Return the place of a lane that is opened now."""
+    order = head
+    if view.fact("fair"):
+        finish = int(view.snapshot["fair"].get(fair_key(lane), 0))
+        order = max(view.fact("fair_clock"), finish)
+    return Place(None, int(lane[0]) * scopes.RANK + order)
+
+
+def _can_be(view: View, lane: str, place: Place, head: int) -> bool:
+    # In a queue that was fair, lanes keep their virtual times until their turn.
+    virtual = max(view.fact("fair_clock"), view.fact("fair_top"))
+    by_age = not view.fact("fair") and place.tag > virtual
+    return (
+        place.order // scopes.RANK == int(lane[0])
+        and not (by_age and place.tag != head)
+        and (place.on is None or place.on in scopes.scopes_of(lane))
+    )
+
+
+def kept_waiting(
+    view: View, found: Mapping[str, Place], held: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    """Yield blocked lanes that nothing would open though their scope has room, and that scope.
+
+    I10: no scope has room and a blocked lane unless an open lane contains it, or a claim looks at it at a known time.
+    ``held`` is the number of holders by scope.
+    """
+    covered = {s for lane, place in found.items() if not place.on for s in scopes.scopes_of(lane)}
+    # Claims look at these, scopes of rates and families, when they are due.
+    returning = [m.split("|") for m in view.snapshot["scheduled"] if not m.startswith("job|")]
+    covered |= {parts[1] for parts in returning if parts[0] in ("rate", "caps") and parts[1:]}
+    for lane, place in sorted(found.items(), key=lambda item: item[1].order):
+        on = place.on
+        if on and covered.isdisjoint((on, scopes.family_of(on))) and _has_room(view, on, held):
+            covered.update(scopes.scopes_of(lane))
+            yield lane, on
+
+
+def _has_room(view: View, scope: str, held: Mapping[str, int]) -> bool:
+    limit = view.limit(scope)
+    if limit.most is None or (limit.window_ms is not None and limit.most > 0):
+        return True
+    return held.get(scope, 0) < limit.most

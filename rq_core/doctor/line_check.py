@@ -1,0 +1,79 @@
+"""A job's line against what a log says of the job: what differs, and the line with the log's fields put back."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import Any, Final
+
+from rq_core.model.events import JobRecord
+from rq_core.model.state_line import Job, fields_of, line_of, read_job, without_task, write_line
+from rq_core.model.table.fields import BY_LINE, Kind
+
+PUT_BACK: Final = frozenset({"unique", "stands", "expires", "due", "priority", "seq"})
+"""The fields that a line gets back from the log: indexes rest on them, and only scripts change them. Another field that
+was changed by hand stands, and the log is told."""
+
+
+_ALL: Final = tuple(
+    (name, field.name, field.kind is Kind.NUMBER, field.default) for name, field in BY_LINE.items()
+)
+_LAST: Final = tuple(each for each in _ALL if each[0] in ("due", "since"))
+"""What a record knows that began in the middle: only what its last events said."""
+
+
+def unlike(job: Job, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the fields that differ: the name in the line, what the line says, what the log says."""
+    fields = job.fields
+    for name, of_record, is_number, default in _ALL if record.complete else _LAST:
+        logged, text = getattr(record, of_record), fields.get(name)
+        actual: Any = default if text is None else int(text) if is_number else text
+        # A task's first limit moves its jobs into lanes without an event.
+        if logged != actual and (name != "lane" or without_task(logged) != without_task(actual)):
+            yield name, actual, logged
+
+
+def line_by(
+    record: JobRecord,
+    job: Job | None,
+    caps: Container[str],
+    *,
+    in_state: bool,
+    has_holes: bool,
+) -> str | None:
+    """Return the line that a job is to have by all of its log: its own with the log's fields, or the log's if its own
+    is lost. That is so if it has none (``job`` is None), if its own cannot be read, if it is in another state and the
+    log has no holes, and if it is not ``in_state`` and not what `jobs` would say of a job that only waits. None if
+    nothing is to be put back."""
+    if job is None:
+        return line_of(record, caps)
+    if job.state is not record.state:
+        if has_holes:
+            return None
+        return line_of(record, caps) if record.complete else _claimed(job, record)
+    differs = {name for name, _, _ in unlike(job, record)} if record.complete else set()
+    if differs and not in_state:
+        return line_of(record, caps)
+    changed = differs & PUT_BACK
+    if not changed:
+        return None
+    told = fields_of(record)
+    fields = {name: value for name, value in job.fields.items() if name not in changed}
+    mended = write_line(job.state, fields | {name: told[name] for name in changed & told.keys()})
+    try:
+        read_job(record.id, mended)
+    except ValueError:
+        return None
+    return mended
+
+
+def _claimed(job: Job, record: JobRecord) -> str | None:
+    """Return the line of a job of which the log has the claim in force, and not what came before."""
+    if record.fence is None or record.state is None:
+        return None
+    told = {
+        "claim": record.claims,
+        "fence": record.fence,
+        "by": record.worker,
+        "since": record.since_ms,
+    }
+    return write_line(record.state, {**job.fields, **told})

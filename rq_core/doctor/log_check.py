@@ -1,0 +1,177 @@
+"""What cannot be derived from the state lines: lines and limits that cannot be read, keys that are gone, the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rq_core.doctor import settings_check
+from rq_core.doctor.comparison import Owner, guarded
+from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
+from rq_core.doctor.image import Image
+from rq_core.doctor.line_check import unlike
+from rq_core.doctor.log import Log
+from rq_core.doctor.snapshot import View
+from rq_core.model.events import JobRecord
+from rq_core.model.job import spec_fault, spec_of
+from rq_core.model.lib.text import counted, shorten
+from rq_core.model.limits import scopes
+from rq_core.model.limits.scopes import QUEUE
+from rq_core.model.state_line import SHOWN_MAX, Job
+from rq_core.model.table.machine import CLAIMED_STATES, State
+
+STRAYS_SHOWN: Final = 3
+
+
+def findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
+    """Say what is gone or cannot be read, and where the log differs.
+
+    A job whose line comes back takes its ``differing`` indexes along, and they are no findings of their own.
+    """
+    yield from _specs(image)
+    yield from _lineless(image.view)
+    yield from _queue(image)
+    yield from _caps(image.view)
+    yield from _wake(image)
+    yield from _log(image, differing)
+    yield from _outbox(image.view.log)
+    yield from settings_check.findings(image.view)
+
+
+def _specs(image: Image) -> Iterator[Finding]:
+    specs, records = image.view.snapshot["jobs"], image.view.log.records
+    for job_id, job in image.jobs.items():
+        if job_id not in specs:
+            after = "; the worker that claims it will fail it" if job.state is State.READY else ""
+            says = f"job {job_id} is {job.state} and has no arguments{after}"
+            yield Finding(Kind.NO_SPEC, says, job_id)
+            continue
+        record = records.get(job_id)
+        digest = None if record is None else record.digest
+        if wrong := spec_fault(spec_of(specs[job_id]), job.fields["task"], digest):
+            yield Finding(Kind.SPEC_DIFFERS, f"job {job_id} is {job.state}, and {wrong}", job_id)
+
+
+def _lineless(view: View) -> Iterator[Finding]:
+    for job_id in sorted(view.untold):
+        says = f"job {job_id} has arguments and no line, and the outbox does not say how it stood"
+        how = (
+            "with --audit URL, --repair puts the job back, or removes its arguments if it has ended"
+        )
+        yield Finding(Kind.NO_LINE, f"{says}; {how}", job_id)
+
+
+def _queue(image: Image) -> Iterator[Finding]:
+    snapshot = image.view.snapshot
+    if not image.view.facts.get("epoch"):
+        if any(snapshot.values()):
+            says = (
+                "`meta` is gone: a new epoch begins, with default settings;"
+                " whether the queue was paused or fair is not known"
+            )
+            yield Finding(Kind.NO_META, says, edits=(Edit("meta", "epoch", "", ""),))
+    elif not snapshot["outbox"]:
+        yield Finding(Kind.NO_OUTBOX, "the outbox is gone: a new epoch begins")
+
+
+def _caps(view: View) -> Iterator[Finding]:
+    stored = view.snapshot["caps"]
+    for name, text in stored.items():
+        if name not in view.limits and scopes.family_of(name) != scopes.WEIGHT:
+            says = f"the limit of {name} cannot be read, so it has no effect: {text!r}"
+            yield Finding(Kind.UNREADABLE, says)
+    noted = [name for name in ("caps_by_task", "caps_by_key") if view.fact(name)]
+    if noted and not stored:
+        says = (
+            f"limits are gone (`meta` has {noted[0]}, and `caps` is empty): workers declare theirs"
+            " again when they start; an operator has to set live limits again"
+        )
+        yield Finding(Kind.NO_CAPS, says)
+
+
+def _wake(image: Image) -> Iterator[Finding]:
+    view = image.view
+    tokens = len(view.snapshot["wake"])
+    # Whatever else it does, repair.lua leaves one token.
+    edits = (Edit("wake", "", str(tokens), "1"),)
+    if tokens > 1:
+        says = f"there are {tokens} wake tokens instead of one"
+        yield Finding(Kind.INDEX, says, edits=edits)
+    elif not tokens and view.facts.get("epoch") and not view.is_fuzzy and not _gated(image):
+        ready = [job for _, job in image.in_state(State.READY)]
+        places = image.places
+        count = sum(job.lane is None or places[job.lane].on is None for job in ready)
+        if count:
+            are_ready = counted(count, "job is ready", "jobs are ready")
+            says = f"{are_ready}, and no token wakes a worker"
+            yield Finding(Kind.NO_WAKE, says, edits=edits)
+
+
+def _gated(image: Image) -> bool:
+    """Say whether claims give out nothing for now; see claim/claiming.lua."""
+    view = image.view
+    most = view.limit(QUEUE).most
+    full = most is not None and len(image.in_state(*CLAIMED_STATES)) >= most
+    backlogged = view.facts.get("audit") == "on" and any(
+        view.fact(f"backlog_{unit}") >= 2 * view.fact(f"backlog_max_{unit}")
+        for unit in ("jobs", "bytes")
+    )
+    return full or backlogged or bool(view.fact("paused"))
+
+
+def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
+    view = image.view
+
+    def told(kind: Kind, job_id: str, says: str) -> Finding:
+        """Return a finding that is mended by a baseline event, and by the line if the log still has that."""
+        owner = ("job", job_id)
+        edits = differing.pop(owner, []) if job_id in image.restored else []
+        relog = Edit("outbox", job_id, "", RELOG)
+        return Finding(kind, says, job_id, guarded(image, owner, [*edits, relog]))
+
+    for job_id, job in view.jobs.items():
+        record = view.log.records.get(job_id)
+        if record is None:
+            if view.log.whole and job_id not in view.log.doubtful:
+                says = f"job {job_id} is {job.state}, and the log does not have it"
+                yield told(Kind.UNLOGGED, job_id, says)
+        elif differs := list(_unlike(job, record)):
+            says = f"job {job_id} differs from the log: {', '.join(differs)}"
+            yield told(Kind.LOG_DIFFERS, job_id, says)
+    for job_id, why in view.unreadable.items():
+        line = shorten(view.lines[job_id], SHOWN_MAX)
+        says = f"the state of job {job_id} cannot be read, {why}: {line!r}"
+        if job_id in image.restored:
+            yield told(Kind.UNREADABLE, job_id, says)
+        else:
+            says += "; the log does not say how it was"
+            yield Finding(Kind.UNREADABLE, says, job_id)
+    for job_id, record in view.log.records.items():
+        if record.state is not None and job_id not in view.lines:
+            says = f"job {job_id} is {record.state} by the log, and Redis does not have it"
+            if job_id in image.restored:
+                says += "; its arguments are there, so it can be put back"
+            elif job_id in view.log.only_sql:
+                yield Finding(Kind.LOST, f"{says}; `rq-core audit restore` puts it back", job_id)
+                continue
+            yield told(Kind.LOST, job_id, says)
+
+
+def _outbox(log: Log) -> Iterator[Finding]:
+    for entry_id in log.gaps:
+        yield Finding(Kind.LOG_GAP, f"the outbox lacks entries before {entry_id}")
+    if strays := log.strays:
+        says = (
+            f"the outbox has {', '.join(strays[:STRAYS_SHOWN])}{', …' if len(strays) > STRAYS_SHOWN else ''}: no script"
+            " begins with such a number, so a client added it with XADD; the mirror stops there, and perhaps every call"
+        )
+        yield Finding(Kind.LOG_STRAY, says)
+    for unreadable in log.unreadable:
+        yield Finding(Kind.LOG_UNREADABLE, f"the outbox cannot be read at {unreadable}")
+
+
+def _unlike(job: Job, record: JobRecord) -> Iterator[str]:
+    if job.state is not record.state:
+        yield f"{job.state} by its state, {record.state or 'gone'} by the log"
+    for name, actual, logged in unlike(job, record):
+        yield f"{name}={actual}, {logged} by the log"

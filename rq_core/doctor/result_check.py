@@ -1,0 +1,195 @@
+"""What ``results`` and ``returned`` must have: what they have, unless a value is lost or the log shows a falsehood.
+
+The log is asked for each word of a line. What it does not say stays, and so does what another job of the id may have
+left of which the log was not told. What then differs is false, and the line gets the log's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from rq_core.doctor.finding import Edit
+from rq_core.doctor.snapshot import View
+from rq_core.model.idempotency import SAME, Result, read_result, with_words, words_of
+from rq_core.model.job_ends import End, claim_of
+from rq_core.model.lib.text import bytes_of
+from rq_core.model.outcome import LOST, NOT_KEPT
+from rq_core.model.table.machine import Event
+from rq_core.model.unique_names import digest_of
+
+_SUCCEEDED: Final = "succeeded"
+_OUTCOMES: Final[Mapping[Event, frozenset[str]]] = {
+    Event.SUCCEEDED: frozenset({_SUCCEEDED}),
+    Event.CANCELLED: frozenset({"cancelled"}),
+    Event.EXPIRED: frozenset({"expired"}),
+    Event.PRUNED: frozenset({"dead"}),
+    Event.REPLACED: frozenset({"replaced", SAME}),
+}
+"""What a line of ``results`` says of a job that this event has ended. A job that a restore removed had ended before, by
+an event that Redis forgot."""
+_OF_CLAIMS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED})
+"""Ends that may be those of a claim, which their lines name."""
+
+
+class Remembered(NamedTuple):
+    """What is to be kept of an id that is not in use."""
+
+    id: str
+    line: str
+    value: str | None
+    met_ms: int | None
+    """When a claim looks at it first (Unix ms), if the line says so."""
+
+
+def remembered(view: View, live: Container[str]) -> Iterator[Remembered]:
+    """Yield what is to be kept of ids, if it is said until when: in its line, or by `kept`. ``live`` are those in
+    use."""
+    snapshot = view.snapshot
+    for job_id, line in snapshot["results"].items():
+        result = read_result(job_id, line)
+        is_kept = result.met_ms is not None or job_id in snapshot["kept"]
+        if not is_kept or job_id in live or job_id in snapshot["jobs"]:
+            continue
+        value, end = snapshot["returned"].get(job_id), view.ends.get(job_id)
+        mended: str | None = line
+        if job_id in view.ends:
+            mended = None if end is None else _line_by(line, result, end)
+        if mended is not None:
+            yield _with_value(job_id, mended, value, end)
+
+
+def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> Remembered:
+    result = read_result(job_id, line)
+    if result.value_bytes is None:
+        return Remembered(job_id, line, None, result.met_ms)
+    kept = value_by(value, end)
+    size = -1 if kept is None else len(bytes_of(kept))
+    if kept is not None and (size == result.value_bytes or _has_digest(end)):
+        line = with_words(line, result.outcome, {"bytes": str(size)})
+        return Remembered(job_id, line, kept, result.met_ms)
+    # In place: who reads the line finds the words where scripts write them.
+    line = line.replace(f" bytes={result.value_bytes}", f" value={LOST}")
+    return Remembered(job_id, line, None, result.met_ms)
+
+
+def _has_digest(end: End | None) -> bool:
+    """Whether the log says which value it is, however long the line says that is."""
+    return end is not None and end.digest is not None
+
+
+def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
+    """Say what is false of an id, by the log."""
+    if job_id not in view.ends:
+        return
+    end = view.ends[job_id]
+    if end is None:
+        yield view.log.made_up.get(job_id, "by the log no job of this id can have left it")
+        return
+    for edit in edits:
+        if edit.key == "results" and edit.value:
+            has, logged = words_of(edit.was), words_of(edit.value)
+            kept, ended = (line.partition(" ")[0] for line in (edit.was, edit.value))
+            if kept != ended:
+                yield f"kept as {kept}, {ended} by the log"
+            for name in has | logged:
+                is_lost = name in ("bytes", "value") and logged.get("value") == LOST
+                if has.get(name) != logged.get(name) and not is_lost:
+                    yield f"kept with {_said(name, has)}, {_said(name, logged)} by the log"
+        elif edit.key == "results":
+            yield f"another job's result is kept: the last one ended as {end.event} by the log"
+        elif edit.key == "returned" and edit.was and end.event is Event.SUCCEEDED:
+            yield f"the digest of its value is {digest_of(edit.was)}, {end.digest or 'none'} by the log"
+
+
+def _said(name: str, words: Mapping[str, str]) -> str:
+    return f"{name}={words[name]}" if name in words else f"no {name}"
+
+
+def _line_by(line: str, result: Result, end: End) -> str | None:
+    """Return the line as the log has it; None if it is to go: it is another job's, and the log has too little of this
+    one for a line, or Redis keeps nothing of it. A line that a call needs, to know that its id is remembered, stays."""
+    if not _is_of(result, end):
+        return line
+    is_other = result.outcome not in _OUTCOMES[end.event]
+    is_other = is_other or (result.outcome == _SUCCEEDED and result.fence not in (None, end.fence))
+    if is_other and end.asked is None and result.once_ms is None:
+        return None
+    if end.asked is not None and end.once_ms is None and end.until_ms is None:
+        return None
+    words = _words(result, end, as_other=is_other)
+    if not is_other:
+        return with_words(line, result.outcome, words)
+    (outcome, *_) = sorted(_OUTCOMES[end.event])
+    if end.event is Event.REPLACED and end.once_ms is not None:
+        outcome = SAME
+    words |= {"reason": end.died_of}
+    if outcome != _SUCCEEDED:
+        return with_words(line, outcome, words | {"value": None, "bytes": None, "audit": None})
+    mended = with_words(line, outcome, words)
+    if words.get("until") is None or read_result("", mended).value_bytes is not None:
+        return mended
+    return with_words(mended, outcome, {"value": NOT_KEPT if end.digest is None else LOST})
+
+
+def value_by(value: str | None, end: End | None) -> str | None:
+    """Return the value that is to be kept: the log's, if this one is not the handler's; None if that is lost."""
+    if end is None or end.event is not Event.SUCCEEDED:
+        return value
+    if end.digest is None:
+        return None
+    if value is not None and digest_of(value) == end.digest:
+        return value
+    return end.value if end.value is not None and digest_of(end.value) == end.digest else None
+
+
+def _is_of(result: Result, end: End) -> bool:
+    """Whether a line can only be that of the job which ended so."""
+    if end.event not in _OUTCOMES:
+        return False
+    if result.until_ms is not None:
+        return True
+    # A call that another job stands for leaves such a line without an event; so does a restore, of a job that ended
+    # later in what Redis forgot.
+    return result.outcome != SAME and (end.is_last or not is_later(result, end))
+
+
+def is_later(result: Result, end: End) -> bool:
+    """Whether a line tells of a claim behind an end, or else of a later time."""
+    claim = claim_of(result.fence)
+    if claim is None:
+        return result.fence is None and (result.at_ms or 0) > end.at_ms
+    return claim > end.at
+
+
+def _words(result: Result, end: End, *, as_other: bool = False) -> dict[str, str | None]:
+    """The words of a line that the log knows. Only a script that ended the job said all of them; a line that a restore
+    wrote has neither a claim of this job nor a time up to which its result is kept. ``as_other``: the line is another
+    job's."""
+    of_script = as_other or result.until_ms is not None
+    of_script = of_script or (result.fence is not None and result.fence == end.fence)
+    words: dict[str, str | None] = {}
+    if of_script:
+        words["fence"] = end.fence if end.event in _OF_CLAIMS else None
+        is_replaced = end.event is Event.REPLACED
+        words["job"] = end.facts.get("by_job") if is_replaced else None
+    elif end.event in _OF_CLAIMS and result.fence is not None:
+        words["fence"] = end.fence
+    if end.since_ms is not None:
+        words["at"] = str(end.since_ms)
+    asked = end.asked
+    if asked is None:
+        return words
+    words["once"] = _text(end.once_ms)
+    words["call"] = None if end.once_ms is None else asked.call
+    if of_script:
+        words["until"] = _text(end.until_ms)
+        is_told = end.until_ms is not None and end.event is not Event.REPLACED
+        words["task"] = asked.task if is_told else None
+        if end.died_of is not None and end.until_ms is not None:
+            words["reason"] = end.died_of
+    return words
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)

@@ -1,0 +1,127 @@
+"""Compares a queue's settings and limits with the log, and reads the rows of its lists.
+
+Each change by a call of rq-core is an event. A change that a client made with HSET has none, so the log cannot say who
+made it and when. The value in Redis is in force all the same: the doctor keeps it, and the finding says how to set it
+back or to log it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rq_core.doctor.finding import Edit, Finding, Kind
+from rq_core.doctor.snapshot import View
+from rq_core.errors import QueueDamaged
+from rq_core.model.keys import DEFAULT_PREFIX, QueueKeys
+from rq_core.model.lib.text import shorten
+from rq_core.model.limits import scopes
+from rq_core.model.limits.limit import Limit
+from rq_core.model.limits.policy import read_naming, read_options, read_policy
+from rq_core.model.settings import SETTINGS
+from rq_core.protocol.engine.queue_check import epoch_of
+from rq_core.protocol.reads.worker_registry import is_readable
+
+SHOWN_MAX: Final = 100
+"""Characters of a value that are shown."""
+_WHY: Final = "a client changed it with HSET, or a script was cut short"
+
+
+Row = tuple[str, str, str, str]
+"""What differs from the log: key, member, the difference in words, and what sets it back."""
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Yield what differs from the log, and the rows of lists that cannot be read."""
+    if view.facts.get("epoch"):
+        for key, member, differs, how in (*_epoch(view), *_settings(view), *_limits(view)):
+            kind = (
+                Kind.UNREADABLE
+                if member == "epoch" and view.log.epoch is None
+                else Kind.LOG_DIFFERS
+            )
+            actual = view.snapshot[key].get(member, "")
+            yield Finding(
+                kind, f"{differs}: {_WHY}; {how}", edits=(Edit(key, member, actual, actual),)
+            )
+    yield from _rows(view)
+
+
+def _epoch(view: View) -> Iterator[Row]:
+    epoch, logged = view.facts["epoch"], view.log.epoch
+    meta, says = f"'{view.keys('meta')}'", f"epoch is {_shown(epoch)} in `meta`"
+    if logged is None:
+        try:
+            epoch_of(view.keys.queue, epoch)
+        except QueueDamaged:
+            how = f"`redis-cli HDEL {meta} epoch` lets a new epoch begin"
+            yield "meta", "epoch", f"{says}, which is no number, and the log has no event", how
+    elif epoch != str(logged):
+        how = f"`redis-cli HSET {meta} epoch {logged}` sets it back"
+        yield "meta", "epoch", f"{says}, and the last event is of epoch {logged}", how
+
+
+def _settings(view: View) -> Iterator[Row]:
+    for name, logged in sorted(view.log.settings.items()):
+        default = str(SETTINGS[name].default) if name in SETTINGS else "0"
+        actual = view.facts.get(name, default)
+        if actual != logged:
+            differs = f"{name} is {_shown(actual)} in `meta`, {_shown(logged)} by the log"
+            yield "meta", name, differs, _how(view.keys, name, logged)
+
+
+def _how(keys: QueueKeys, name: str, logged: str) -> str:
+    """Return the command that sets a setting back to what the log says."""
+    if name == "paused":
+        return f"`rq-core {'pause' if logged == '1' else 'resume'} {keys.queue}{_given(keys)}` sets it back"
+    if name in SETTINGS:
+        setting = SETTINGS[name].assigned(int(logged))
+        return f"`rq-core set {keys.queue} {setting}{_given(keys)}` sets it back"
+    return "App.queue(fair=…) logs how it is to be"
+
+
+def _given(keys: QueueKeys) -> str:
+    """Return the option of commands about this queue, if its prefix is not the default."""
+    return "" if keys.prefix == DEFAULT_PREFIX else f" --prefix {keys.prefix}"
+
+
+def _limits(view: View) -> Iterator[Row]:
+    stored = view.snapshot["caps"]
+    # That all limits are gone is one finding of its own.
+    for scope, (text, version) in sorted(view.log.limits.items()) if stored else ():
+        actual = view.caps.get(scope)
+        if scopes.family_of(scope) == scopes.WEIGHT or (scope in stored and actual is None):
+            continue  # What cannot be read is a finding of its own, too.
+        try:
+            logged = None if text is None else Limit.parse(text)
+        except (ValueError, TypeError):
+            continue
+        found = None if actual is None else actual.limit
+        has, had = (str(each or "none") for each in (found, logged))
+        how = "`rq-core cap` logs how it is to be"
+        if found == logged and actual is not None and actual.version != version:
+            # The next change goes on from there, and by the log it skips a version.
+            has, had = f"{has} version={actual.version}", f"{had} version={version}"
+            entry = stored[scope].replace(f"version={actual.version}", f"version={version}", 1)
+            how = f"`redis-cli HSET '{view.keys('caps')}' {scope} '{entry}'` sets it back"
+        if has != had:
+            yield "caps", scope, f"the limit of {scope} is {has} in `caps`, {had} by the log", how
+
+
+def _rows(view: View) -> Iterator[Finding]:
+    for name, row in view.snapshot["workers"].items():
+        if not is_readable(name, row):
+            says = f"{_shown(name)} of `workers` cannot be read, so it is not shown: {_shown(row)}"
+            yield Finding(Kind.UNREADABLE, f"{says}; workers remove such rows within an hour")
+    for task, policy in view.snapshot["tasks"].items():
+        try:
+            read_policy(policy)
+            read_naming(policy)
+            read_options(policy)
+        except (ValueError, KeyError, TypeError):
+            says = f"how jobs of task {_shown(task)} are treated cannot be read: {_shown(policy)}"
+            yield Finding(Kind.UNREADABLE, f"{says}; its workers register it again when they start")
+
+
+def _shown(text: str) -> str:
+    return repr(shorten(text, SHOWN_MAX))

@@ -1,0 +1,164 @@
+"""A snapshot, read: the jobs by their state lines, the limits, and what the outbox says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from rq_core.doctor.log import Log
+from rq_core.model.events import JobRecord
+from rq_core.model.idempotency import read_result
+from rq_core.model.job_ends import End
+from rq_core.model.keys import QueueKeys, queue_keys
+from rq_core.model.limits import scopes
+from rq_core.model.limits.limit import CapEntry, Limit
+from rq_core.model.state_line import Job, lines_of_jobs, read_job
+from rq_core.model.table.machine import State
+from rq_core.protocol.engine.queue_check import number_of
+
+UNNAMED: Final = queue_keys("QUEUE")
+"""The names in what is to be typed, if it is not told which queue a snapshot is of."""
+
+
+LEASE_TRUSTED_MS: Final = 365 * 86_400_000
+"""The longest lease that is taken for true while the log does not say how long leases were."""
+
+
+@dataclass
+class View:
+    """What a snapshot says."""
+
+    snapshot: Mapping[str, Any]
+    keys: QueueKeys
+    """The queue's names, for what an operator is to type."""
+    log: Log
+    """What the log says."""
+    now_ms: int | None = None
+    """When it was taken, or later, by Redis' clock (Unix ms); None: that is not known."""
+    jobs: dict[str, Job] = field(default_factory=dict)
+    """The jobs whose state lines can be read, by id."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Why the other lines cannot be read, by id."""
+
+    def __post_init__(self) -> None:
+        for job_id, line in self.lines.items():
+            try:
+                self.jobs[job_id] = read_job(job_id, line)
+            except ValueError as why:
+                self.unreadable[job_id] = str(why)
+
+    @property
+    def is_fuzzy(self) -> bool:
+        """Whether the queue changed while it was read in pages, so that its numbers and sums are of no moment."""
+        return getattr(self.snapshot, "since", None) is not None
+
+    @cached_property
+    def standing(self) -> Mapping[str, str]:
+        """The state lines by job id, as scripts read them: a job without a line in ``state`` only waits."""
+        return lines_of_jobs(self.snapshot["state"], self.snapshot["jobs"])
+
+    @cached_property
+    def lines(self) -> Mapping[str, str]:
+        """Those of them that are not lost: by the log, a job has done more than wait, and has no line in ``state``."""
+        lost = {
+            job_id
+            for job_id in self.standing.keys() - self.snapshot["state"].keys()
+            if (record := self.log.records.get(job_id)) is not None and _does_more(record)
+        }
+        lines = self.standing.items()
+        return {i: line for i, line in lines if i not in lost} if lost else self.standing
+
+    @cached_property
+    def ends(self) -> dict[str, End | None]:
+        """How the last jobs of ids ended whose lines stand in ``results``; None: no job of the id can have left its
+        line there. An id of which that is not known is left out."""
+        lines = self.snapshot["results"].items()
+        made_up = {i: None for i, line in lines if self.log.is_made_up(read_result(i, line))}
+        log = self.log
+        if log.since is not None and not log.may_be_restored:
+            return {i: end._replace(is_last=True) for i, end in log.ends.items()} | made_up
+        return log.ends | made_up
+
+    def has_heard_of(self, job_id: str) -> bool:
+        """Whether a job can have had an id."""
+        return job_id in self.standing or self.log.has_heard_of(job_id)
+
+    @property
+    def lease_end_max(self) -> int | None:
+        """The latest moment at which a lease can end (Unix ms); None: that is not known. If the log does not have
+        all, a lease may be from a time when leases were longer."""
+        if self.latest_ms is None:
+            return None
+        longest = LEASE_TRUSTED_MS if self.log.since is None else self.log.lease_max_ms
+        return self.latest_ms + max(self.fact("lease_ms"), longest)
+
+    @cached_property
+    def untold(self) -> dict[str, str]:
+        """The arguments of jobs without a line of which only the audit log knows how they stood, by id."""
+        specs = self.snapshot["jobs"]
+        if self.facts.get("audit") != "on":
+            return {}
+        return {i: specs[i] for i in specs.keys() - self.standing.keys() if self._is_untold(i)}
+
+    def _is_untold(self, job_id: str) -> bool:
+        if self.log.whole:
+            return job_id in self.log.doubtful
+        record = self.log.records.get(job_id)
+        return record is None or not record.complete
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """The queue's own facts."""
+        facts: Mapping[str, str] = self.snapshot["meta"]
+        return facts
+
+    @property
+    def latest_ms(self) -> int | None:
+        """The time from which rates count (Unix ms). A clock that is behind the last activity is no finding: the next
+        claim notices, and looks at all rates."""
+        return None if self.now_ms is None else max(self.now_ms, self.fact("last_activity"))
+
+    def fact(self, name: str) -> int:
+        """Return a number of ``meta``, or its default."""
+        return number_of(self.facts, name)
+
+    @cached_property
+    def caps(self) -> dict[str, CapEntry]:
+        """The stored limits that can be read, by scope or family, with their versions."""
+        read = {}
+        for name, text in self.snapshot["caps"].items():
+            if scopes.family_of(name) != scopes.WEIGHT:
+                with suppress(ValueError, KeyError):
+                    read[name] = CapEntry.parse(text)
+        return read
+
+    @cached_property
+    def limits(self) -> dict[str, Limit]:
+        """Those limits alone."""
+        return {name: entry.limit for name, entry in self.caps.items()}
+
+    def limit(self, scope: str) -> Limit:
+        """Return the limit in force for a scope."""
+        family = scopes.family_of(scope)
+        own = self.limits.get(scope)
+        if own is None and family != scopes.TASK:
+            own = self.limits.get(family)
+        return own or Limit(None)
+
+    @cached_property
+    def heads(self) -> dict[str, str]:
+        """The first member of ``waiting`` in each lane."""
+        found: dict[str, str] = {}
+        for member in sorted(self.snapshot["waiting"], reverse=True):
+            found[member.split("|")[0]] = member
+        return found
+
+
+def _does_more(record: JobRecord) -> bool:
+    """Whether a live job has done more than wait since it was enqueued, by all of its log."""
+    if record.state is None or not record.complete:
+        return False
+    return record.state is not State.READY or record.claims > 0

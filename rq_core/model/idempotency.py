@@ -1,0 +1,153 @@
+"""Ids that outlive their jobs: how an idempotency key becomes one, and what ``results`` says of them.
+
+>>> id_of_key("send", "order-42")
+'k-8b21bc0567e2051c6f931b27917833f6'
+>>> read_result("order-42", "succeeded at=5 fence=5-88 once=86400005 call=70c5").outcome
+'succeeded'
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rq_core.errors import InvalidOption
+from rq_core.model.lib.text import bytes_of, number_in
+from rq_core.model.settings import RESULT_COST
+from rq_core.model.unique_names import digest_of
+
+KEY_MAX: Final = 1_000
+"""Characters of an idempotency key."""
+WINDOW_MS: Final = 86_400_000
+"""How long the id of an idempotency key is remembered from the first call on, in ms, if nothing else is said."""
+SAME: Final = "same"
+"""The outcome of an id for which another job stands."""
+_ORDER: Final = (
+    "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
+)  # fmt: skip
+"""The words of a line, as scripts order them."""
+
+
+def check_key(key: str) -> str:
+    """Return a key if it may be one; else raise InvalidOption."""
+    # Callers that no type checker has seen pass None and numbers, too.
+    given: object = key
+    if not isinstance(given, str) or not 1 <= len(given) <= KEY_MAX:
+        must = f"must be a text of 1 to {KEY_MAX:,} characters"
+        raise InvalidOption.of("idempotency_key", given, must)
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        must = "must be valid Unicode text: it holds a lone surrogate"
+        raise InvalidOption.of("idempotency_key", ascii(given), must) from None
+    return given
+
+
+def id_of_key(task: str, key: str) -> str:
+    """The id of the job of ``task`` with this idempotency key: the same key of another task is another id."""
+    return "k-" + hashlib.sha256(f"{task}\0{key}".encode()).hexdigest()[:32]
+
+
+def call_digest(task: str, arguments: str) -> str:
+    """What two calls with one id are compared by: 32 hex digits for the task and its arguments as canonical JSON."""
+    return digest_of(f"{task}\0{arguments}")
+
+
+class Result(NamedTuple):
+    """What ``results`` says of one id."""
+
+    id: str
+    outcome: str
+    """succeeded, cancelled, expired, dead; or ``same``: the job ``same_as`` stands for this id."""
+    at_ms: int | None
+    """When (Unix ms)."""
+    fence: str | None
+    """The claim that ended so."""
+    once_ms: int | None
+    """Until when another job of this id is a duplicate (Unix ms); None: never."""
+    call: str | None
+    """What calls with this id are compared by; None: they are not."""
+    same_as: str | None
+    until_ms: int | None = None
+    """Until when its outcome is kept for those who wait (Unix ms); None: it is not."""
+    value_bytes: int | None = None
+    """How long the value in ``returned`` is; None: there is none."""
+    missing: str | None = None
+    """Why there is none, in one word."""
+
+    @property
+    def forgotten_ms(self) -> int | None:
+        """When it is forgotten (Unix ms), if the line says so."""
+        if self.until_ms is None:
+            return self.once_ms
+        return max(self.until_ms, self.once_ms or 0)
+
+    @property
+    def met_ms(self) -> int | None:
+        """Before this no claim looks at it (Unix ms), if the line says so: then its value is over, or all of it."""
+        return self.until_ms or self.once_ms
+
+
+def load_of(line: str) -> int:
+    """What a line counts in ``kept_bytes``: see lua/include/job/remembered.lua.
+
+    >>> load_of("succeeded at=5 until=9 bytes=7")
+    337
+    """
+    result = read_result("", line)
+    load = result.value_bytes or 0
+    if result.until_ms is None or result.once_ms is not None:
+        return load
+    return load + len(bytes_of(line)) + RESULT_COST
+
+
+def words_of(line: str) -> dict[str, str]:
+    """What stands behind the outcome in a field of ``results``, by name."""
+    _, *words = line.partition("\n")[0].split(" ")
+    return dict(word.partition("=")[::2] for word in words)
+
+
+def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> str:
+    """Return a field of ``results`` with another outcome and other words, in the order of scripts; None takes one out.
+
+    >>> with_words("dead at=5 until=9 value=lost", "succeeded", {"value": None, "fence": "5-88"})
+    'succeeded at=5 fence=5-88 until=9'
+    """
+    head, newline, rest = line.partition("\n")
+    had = words_of(line)
+    words = {name: value for name, value in {**had, **changes}.items() if value is not None}
+    if words == had and outcome == head.partition(" ")[0]:
+        return line
+    ordered = [name for name in (*_ORDER, *words) if name in words]
+    return (
+        " ".join([outcome, *(f"{name}={words[name]}" for name in dict.fromkeys(ordered))])
+        + newline
+        + rest
+    )
+
+
+def read_result(job_id: str, line: str) -> Result:
+    """Read a field of ``results``. What is missing, or is no number, is None."""
+    outcome, fields = line.partition("\n")[0].partition(" ")[0], words_of(line)
+    return Result(
+        job_id,
+        outcome,
+        number_in(fields.get("at")),
+        fields.get("fence"),
+        number_in(fields.get("once")),
+        fields.get("call"),
+        fields.get("job"),
+        number_in(fields.get("until")),
+        number_in(fields.get("bytes")),
+        fields.get("value"),
+    )
+
+
+def result_line(
+    outcome: str, at_ms: int, once_ms: int, *, fence: str | None = None, call: str | None = None
+) -> str:
+    """Return what ``results`` says of the id of a job that has ended."""
+    parts = [outcome, f"at={at_ms}", f"fence={fence}" if fence else "", f"once={once_ms}"]
+    parts.append(f"call={call}" if call else "")
+    return " ".join(filter(None, parts))

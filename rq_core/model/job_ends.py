@@ -1,0 +1,133 @@
+"""How jobs left Redis, by their events: what `results` says of an id is to agree with that.
+
+It does no I/O: the doctor gives it what the outbox has, ``sql_audit`` what SQL has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rq_core.model.events import Entry, JobEvent, JobRecord, OutboxId, fold
+from rq_core.model.table.effects import BEGINNINGS, CLEARS, JOB_ENDS
+from rq_core.model.table.machine import Event, State
+
+
+class Asked(NamedTuple):
+    """What a job asked for when it was enqueued, of what is kept after its end."""
+
+    task: str | None
+    once_ms: int | None
+    call: str | None
+    keep_ms: int | None
+    claimed: bool
+    """Whether a claim of it began."""
+
+
+class End(NamedTuple):
+    """How a job left Redis, by the log."""
+
+    event: Event
+    at: OutboxId
+    """The entry that says so."""
+    at_ms: int
+    facts: dict[str, Any]
+    """What that entry says of the job."""
+    asked: Asked | None = None
+    """None: the log does not have the job from its beginning on."""
+    died_ms: int | None = None
+    """Of a job that was dead before: since when; None: that is not known."""
+    died_of: str | None = None
+    is_last: bool = False
+    """Whether no job of the id can have ended behind it, in what a log missed or Redis forgot."""
+
+    @property
+    def fence(self) -> str | None:
+        """The claim that it ended."""
+        return self.facts.get("fence")
+
+    @property
+    def digest(self) -> str | None:
+        """Of a success: that of the value that is kept; None: none is."""
+        return self.facts.get("value_digest")
+
+    @property
+    def value(self) -> str | None:
+        """Of a success: that value, as JSON, if the log keeps it."""
+        return self.facts.get("value")
+
+    @property
+    def since_ms(self) -> int | None:
+        """Since when the job had this end (Unix ms): a dead one since it died; None: that is not known."""
+        return self.died_ms if self.event is Event.PRUNED else self.at_ms
+
+    @property
+    def once_ms(self) -> int | None:
+        """Until when its id is remembered; None: it is not, or the log does not say that."""
+        asked = self.asked
+        if asked is None or asked.once_ms is None or asked.once_ms <= self.at_ms:
+            return None
+        return asked.once_ms if asked.claimed or self.event is Event.REPLACED else None
+
+    @property
+    def until_ms(self) -> int | None:
+        """Until when its result is kept; None: it is not, or the log does not say that."""
+        keep_ms = None if self.asked is None else self.asked.keep_ms
+        return None if keep_ms is None else self.at_ms + keep_ms
+
+
+@dataclass
+class Lives:
+    """Jobs, folded, and how those of them ended that have not come back since."""
+
+    records: dict[str, JobRecord] = field(default_factory=dict)
+    """Every job that was told of, gone ones included."""
+    ends: dict[str, End] = field(default_factory=dict)
+    began: dict[str, OutboxId] = field(default_factory=dict)
+    """The entry with which the last job of an id began, if nothing is missing behind it."""
+
+    def add(self, entry: Entry, event: JobEvent) -> None:
+        """What happened to a job next."""
+        job_id = event.job_id
+        known = self.records.get(job_id)
+        if entry.event in CLEARS and known is None:
+            return  # It does not say how the job stands.
+        is_gone = known is None or known.state is None
+        died_ms = died_of = None
+        if known is not None and known.state is State.DEAD and job_id in self.began:
+            died_ms, died_of = known.since_ms, known.reason
+        record, _ = fold(known, entry, event)
+        self.records[job_id] = record
+        if entry.event in BEGINNINGS:
+            if record.state is not None:
+                self.began[job_id] = entry.id
+        elif is_gone and entry.event not in CLEARS:
+            self.began.pop(job_id, None)  # Its beginning was not told.
+        if record.state is not None:
+            self.ends.pop(job_id, None)
+        elif entry.event in JOB_ENDS:
+            # Other events of a job that is gone, such as a settlement that was refused, change nothing of how it ended.
+            asked = _asked(record) if job_id in self.began else None
+            self.ends[job_id] = End(
+                entry.event, entry.id, entry.at_ms, event.fields, asked, died_ms, died_of
+            )
+
+    def miss(self) -> None:
+        """Something is missing: another job may have had the id of each there, and have ended otherwise."""
+        self.ends.clear()
+        self.began.clear()
+
+
+def claim_of(fence: str | None) -> OutboxId | None:
+    """Return the entry of the claim that a result names; None if no script can have given it."""
+    try:
+        claim = OutboxId.parse(fence or "")
+    except ValueError:
+        return None
+    return claim if claim.is_given else None
+
+
+def _asked(record: JobRecord) -> Asked:
+    return Asked(
+        record.task, record.once_ms, record.call_digest, record.keep_ms, claimed=record.claims > 0
+    )

@@ -1,0 +1,105 @@
+"""Log lines: one event each, its facts as fields. Text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rq_core.errors import InvalidOption
+from rq_core.model.lib.text import excerpt, printable
+
+TEXT_MAX: Final = 20_000
+"""Characters of a message with its traceback, and of a fact, that a log line has."""
+FORMATS: Final = ("text", "json")
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+}
+
+
+configured: tuple[str, str] | None = None
+"""What configure was last called with, for processes that are started from here."""
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-11-21T10:00:00.123Z INFO message name=value …``; more lines of the same record are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        facts = "".join(
+            f" {name}={printable(_kept(str(value)))}"
+            for name, value in record.__dict__.items()
+            if name not in _STANDARD
+        )
+        text = record.getMessage()
+        if record.exc_info:
+            text += f"{facts}\n{self.formatException(record.exc_info)}"
+            facts = ""
+        elif record.exc_text:
+            text += f"{facts}\n{record.exc_text}"
+            facts = ""
+        # A job says what it likes: only the first line of a record begins in the first column, so none is forged.
+        lines = [printable(line) for line in _kept(text).split("\n")]
+        return f"{at[:-6]}Z {record.levelname} " + "\n    ".join(lines) + facts
+
+
+def warn_with_traceback(
+    log: logging.Logger,
+    message: str,
+    args: tuple[object, ...],
+    lines: str | None,
+    facts: dict[str, Any],
+) -> None:
+    """Log a warning with a traceback that is text already. Every formatter of the standard library prints it."""
+    if not log.isEnabledFor(logging.WARNING):
+        return
+    where = log.findCaller(stacklevel=2)
+    record = log.makeRecord(
+        log.name, logging.WARNING, *where[:2], message, args, None, where[2], facts
+    )
+    record.exc_text = lines
+    log.handle(record)
+
+
+def _kept(text: str) -> str:
+    """What of a text goes into the log."""
+    return excerpt(text, TEXT_MAX)
+
+
+def configure(
+    form: str = "text", level: str = "INFO", *, filters: Iterable[logging.Filter] = ()
+) -> None:
+    """Send all logs to standard error. Raises InvalidOption for an unknown format or level."""
+    if form not in FORMATS:
+        raise InvalidOption.of("log_format", form, f"must be {' or '.join(FORMATS)}")
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise InvalidOption.of("log_level", level, "must be debug, info, warning or error")
+    global configured  # noqa: PLW0603 - logging is the process' own, too
+    configured = (form, level)
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json":
+        from pythonjsonlogger.json import JsonFormatter
+
+        class Formatter(JsonFormatter):
+            def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+                kept = {n: _kept(v) if isinstance(v, str) else v for n, v in log_data.items()}
+                return super().process_log_record(kept)
+
+        handler.setFormatter(
+            Formatter(
+                "{levelname}{name}{message}",
+                style="{",
+                timestamp="at",
+                rename_fields={"levelname": "level", "name": "logger"},
+            )
+        )
+    else:
+        handler.setFormatter(TextFormatter())
+    for each in filters:
+        handler.addFilter(each)
+    logging.basicConfig(handlers=[handler], level=number, force=True)

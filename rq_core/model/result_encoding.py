@@ -1,0 +1,50 @@
+"""Values that handlers return, on their way from a worker to Redis: JSON behind its digest, or why there is none.
+
+>>> pack('"12.50"')
+'=44d697bfcd73f22ef9f1ec35d77f860f"12.50"'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from rq_core.errors import InvalidOption
+from rq_core.model.unique_names import digest_of
+
+VALUE_MAX: Final = 64 * 1024
+"""Bytes of a value as JSON; a longer one is not kept."""
+NO_VALUE: Final = "!"
+"""What stands before the reason in the place of a value that is not kept. JSON does not begin so."""
+AuditResult = Literal["digest", "full"]
+"""What the log keeps of a value that is kept: its digest, or the value as well."""
+DIGEST: Final = "digest"
+FULL: Final = "full"
+_MARKS: Final[Mapping[str, str]] = {DIGEST: "=", FULL: "+"}
+"""What stands before the digest, by what the log keeps. JSON begins with neither."""
+_NOTE_LENGTH: Final = 33
+
+
+def check_audit_result(value: str) -> str:
+    """Return what the log is to keep of values. Raises InvalidOption."""
+    if value not in _MARKS:
+        raise InvalidOption.of("audit_result", value, f"must be {' or '.join(map(repr, _MARKS))}")
+    return value
+
+
+def pack(value_json: str, kept: str = DIGEST) -> str:
+    """Return a value behind its digest. ``kept`` is what the log keeps of it: digest or full."""
+    return f"{_MARKS[kept]}{digest_of(value_json)}{value_json}"
+
+
+def is_logged(packed: str) -> bool:
+    """Whether a value goes into the log as well."""
+    return packed.startswith(_MARKS[FULL])
+
+
+def unpack(packed: str) -> tuple[str, str]:
+    """Return the note on a value, and the value. The note is the digest, behind ``+`` if the log is to have the value
+    as well; it is empty if there is no value, or no digest of it."""
+    if packed.startswith(("=", "+")):
+        return packed[:_NOTE_LENGTH].removeprefix("="), packed[_NOTE_LENGTH:]
+    return "", packed

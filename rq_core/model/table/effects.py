@@ -1,0 +1,165 @@
+"""What each event does to a job: the one table behind every fold, and the sets of events that follow from it.
+
+:func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply it with code of their own, so that a
+mistake in one of them shows as a difference. What holds for all events is not in the table:
+
+- the event's time becomes ``since_ms``; ``due_ms`` is the event's own, or null;
+- a job that becomes ready has ``ready_at_ms``, one that becomes scheduled has none;
+- the event's ``error``, if it has one, becomes ``error_type`` and ``error_message``;
+- a job that dies has ``finished_at_ms``, and the event's ``reason`` or the one that the table names; others that live
+  have neither;
+- a baseline's times are its own ``since_ms``; one that says that Redis does not have the job changes nothing else;
+- a job without a claim in force has neither ``fence`` nor ``worker``, and a claim that an event passes over is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.table.fields import COUNTERS, TRAITS
+from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event, State
+from rq_core.model.table.reasons import Reason
+
+
+class Leads(Enum):
+    """Where an event leads that has more than one target."""
+
+    BY_DUE = "scheduled if the event has due_ms, else ready"
+    BY_TARGET = "what the event's field target says"
+    BY_STATE = "what the event's field state says"
+    BY_DEATH = "dead if the event says so in its field dead, else out of Redis"
+
+
+class Effect(NamedTuple):
+    """What one event does to a job's fields."""
+
+    leads_to: State | Leads | None = None
+    """None: out of Redis."""
+    begins: bool = False
+    """Before it there is nothing to know of the job."""
+    takes: tuple[tuple[str, str], ...] = ()
+    """Fields that become what the event says: the job's name, the event's. Null in a counter is 0."""
+    takes_if_told: tuple[str, ...] = ()
+    """The same, unless the event says null."""
+    zeroes: tuple[str, ...] = ()
+    clears: tuple[str, ...] = ()
+    """Fields that become null."""
+    stamps: tuple[str, ...] = ()
+    """Fields that become the event's time."""
+    dies_of: Reason | None = None
+    """The reason of a job that this leads to death, if the event does not say it."""
+
+
+def _same(*names: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, name) for name in names)
+
+
+_E, _S = Event, State
+_POLICY = ("task", "priority", "max_attempts", "max_losses")
+_ERROR = ("error_type", "error_message")
+_TRAITS = tuple(field.name for field in TRAITS)
+
+EFFECTS: Final[Mapping[Event, Effect]] = {
+    _E.ENQUEUED: Effect(
+        Leads.BY_DUE,
+        begins=True,
+        takes=_same(*_POLICY, "seq", "lane", "digest", *_TRAITS),
+        zeroes=COUNTERS,
+        clears=("claimed_at_ms", *_ERROR),
+        stamps=("enqueued_at_ms",),
+    ),
+    _E.DISCARDED: Effect(
+        begins=True,
+        takes=_same("task", "lane"),
+        zeroes=COUNTERS,
+        clears=(
+            *_POLICY[1:], "seq", "digest", *_TRAITS, "ready_at_ms", "claimed_at_ms", *_ERROR,
+        ),
+        stamps=("enqueued_at_ms", "finished_at_ms"),
+    ),
+    _E.REPLACED: Effect(stamps=("finished_at_ms",)),
+    _E.EDITED: Effect(
+        Leads.BY_DUE, takes=_same("seq", "priority", "expires_ms"), takes_if_told=("lane",)
+    ),
+    _E.PROMOTED: Effect(_S.READY, takes=_same("seq")),
+    _E.CLAIMED: Effect(_S.RUNNING, takes=(("claims", "claim"),), stamps=("claimed_at_ms",)),
+    _E.EXPIRED: Effect(Leads.BY_DEATH, stamps=("finished_at_ms",), dies_of=Reason.EXPIRED),
+    _E.SUCCEEDED: Effect(stamps=("finished_at_ms",)),
+    _E.RETRIED: Effect(Leads.BY_DUE, takes=_same("failures")),
+    _E.DIED: Effect(_S.DEAD, takes=_same("failures")),
+    _E.ROLLED_BACK: Effect(Leads.BY_DUE, takes_if_told=("unknown", "lane")),
+    _E.LEASE_EXPIRED: Effect(Leads.BY_TARGET, takes=_same("losses"), dies_of=Reason.POISON),
+    _E.CANCEL_REQUESTED: Effect(_S.CANCELLING),
+    _E.CANCELLED: Effect(stamps=("finished_at_ms",)),
+    _E.REQUEUED: Effect(
+        _S.READY,
+        takes=_same("seq"),
+        zeroes=("failures", "losses", "unknown"),
+        clears=("expires_ms",),
+    ),
+    _E.PRUNED: Effect(),
+    _E.RESTORED: Effect(
+        Leads.BY_TARGET,
+        begins=True,
+        takes=(
+            *_same(*_POLICY, "seq", "lane", "digest", *_TRAITS, *COUNTERS),
+            ("enqueued_at_ms", "enqueued_ms"),
+        ),
+        clears=("ready_at_ms", "claimed_at_ms", *_ERROR),
+    ),
+    _E.REMOVED: Effect(stamps=("finished_at_ms",)),
+    _E.BASELINE: Effect(
+        Leads.BY_STATE,
+        begins=True,
+        takes=_same(
+            *_POLICY, "seq", "lane", *_TRAITS, *COUNTERS, "fence", "worker", "since_ms", "reason",
+        ),
+    ),
+}  # fmt: skip
+"""Every event that moves a job."""
+
+CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
+    _E.SETTLEMENT_REFUSED: (),
+    _E.FREED: ("unique_name", "name_stands"),
+}
+"""Every other event about jobs, and the fields that it makes null. It changes nothing else of a job."""
+
+BEGINNINGS: Final = frozenset(event for event, effect in EFFECTS.items() if effect.begins)
+"""Events before which there is nothing to know of a job."""
+
+_SOURCES: Final = {event: {t.source for t in TRANSITIONS if t.event is event} for event in EFFECTS}
+
+CLAIM_ENDS: Final = frozenset(
+    t.event for t in TRANSITIONS if t.source in CLAIMED_STATES and t.target not in CLAIMED_STATES
+)
+"""Events that end a claim, if there is one in force."""
+
+ONLY_CLAIM_ENDS: Final = frozenset(e for e in CLAIM_ENDS if _SOURCES[e] <= CLAIMED_STATES)
+"""Events that end a claim, and do nothing else."""
+
+JOB_ENDS: Final = frozenset(t.event for t in TRANSITIONS if t.source and t.target is None)
+"""Events after which a job is no longer in Redis. As states, SQL's, they are called the same."""
+
+REVIVALS: Final = frozenset(
+    t.event for t in TRANSITIONS if t.source in (None, _S.DEAD) and t.target
+)
+"""Events with which a job has a life before it, whatever had ended it."""
+
+
+def target(event: Event, facts: Mapping[str, Any]) -> State | None:
+    """The state that an event leads to, by what it carries; None: out of Redis. Raises KeyError for an event that is
+    not about a job's state, ValueError for a target that is not a state.
+    """
+    leads_to = EFFECTS[event].leads_to
+    if leads_to is Leads.BY_DUE:
+        return State.READY if facts.get("due_ms") is None else State.SCHEDULED
+    if leads_to is Leads.BY_TARGET:
+        return State(facts["target"])
+    if leads_to is Leads.BY_DEATH:
+        return State.DEAD if facts.get("dead") else None
+    if leads_to is Leads.BY_STATE:
+        said = facts.get("state")
+        return None if said is None else State(said)
+    return leads_to

@@ -1,0 +1,184 @@
+"""The fields that each event carries, in their order: an entry of the outbox is an array of these.
+
+What an event does to a job's fields says :mod:`rq_core.model.table.effects`. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from rq_core.model.table.fields import TRAITS
+from rq_core.model.table.machine import Event
+
+_E = Event
+
+
+class EventField(NamedTuple):
+    """One position of a job's array in an outbox entry. Trailing fields may be left out (null)."""
+
+    name: str
+    meaning: str
+
+
+_ID = EventField("id", "the job")
+_FENCE = EventField(
+    "fence", "the claim that it ends or concerns: the outbox id of its claimed event"
+)
+_SEQ = EventField(
+    "seq", "place in line, given when a job first becomes ready; null while it has none"
+)
+_DUE = EventField("due_ms", "when it becomes ready (Unix ms); null: at once")
+_FAILURES = EventField("failures", "failures so far, this one included")
+_LOSSES = EventField("losses", "leases lost so far, this one included")
+_ERROR = EventField("error", "object: type, message, and traceback if any; null if unknown")
+_REASON = EventField("reason", "one word")
+_TASK = EventField("task", "name of the task")
+_PRIORITY = EventField("priority", "critical, high, normal or low")
+_MAX_ATTEMPTS = EventField("max_attempts", "failures that the job survives, plus one")
+_MAX_LOSSES = EventField("max_losses", "lost leases at which the job is dead")
+_DIGEST = EventField(
+    "digest",
+    "first 32 hex digits of the SHA-256 of the arguments' JSON, and of the timeout behind it, if the job has one",
+)
+_CLAIMS = EventField("claims", "claims so far")
+_FAILED = EventField("failures", "failures so far")
+_LOST = EventField("losses", "leases lost so far")
+_UNKNOWN = EventField("unknown", "times given back because a worker lacked the task")
+_TRAITS = tuple(EventField(field.name, field.meaning) for field in TRAITS)
+_EXPIRES = next(field for field in _TRAITS if field.name == "expires_ms")
+_LANE = EventField(
+    "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
+)
+
+JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
+    _E.ENQUEUED: (
+        _ID, _SEQ, _DUE, _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _DIGEST, _LANE,
+        EventField(
+            "spec",
+            "the job's immutable JSON, arguments included, as text; null unless its producer has"
+            ' audit_payload="full", or if it is longer than that keeps',
+        ),
+        *_TRAITS,
+    ),
+    _E.DISCARDED: (
+        _ID, _TASK, _LANE,
+        EventField("scope", "which was full"),
+        EventField("cap", "how many it takes"),
+    ),
+    _E.REPLACED: (_ID, EventField("by_job", "the job that has its name and its place now")),
+    _E.EDITED: (
+        _ID,
+        EventField("seq", "place in line from now on; null while it has none"),
+        _DUE, _PRIORITY,
+        EventField("lane", "the lane that it goes to, if that is another one; null: its own"),
+        _EXPIRES,
+        EventField("old_due_ms", "when it would have become ready (Unix ms); null: it was ready"),
+        EventField("old_priority", "its priority before"),
+        EventField("old_expires_ms", "its deadline before (Unix ms); null: it had none"),
+    ),
+    _E.PROMOTED: (_ID, _SEQ),
+    _E.CLAIMED: (
+        _ID,
+        EventField("claim", "1, 2, 3… per job"),
+        EventField(
+            "scopes",
+            "[[scope, cap in force or null], …, [rate's scope, limit, window ms, burst], …], the queue's own cap"
+            ' as ["queue", cap]; null: nothing counts it',
+        ),
+    ),
+    _E.EXPIRED: (
+        _ID,
+        EventField(
+            "dead", "1: it had failed or lost a worker before, so it is dead; null: it is gone"
+        ),
+    ),
+    _E.SUCCEEDED: (
+        _ID, _FENCE,
+        EventField(
+            "value_digest",
+            "first 32 hex digits of the SHA-256 of the value that its handler returned, as JSON; null: none is kept",
+        ),
+        EventField(
+            "value",
+            'that JSON, as text; null unless the task has audit_result="full", or while the log is at its bound',
+        ),
+    ),
+    _E.RETRIED: (_ID, _FENCE, _DUE, _FAILURES, _ERROR),
+    _E.DIED: (_ID, _FENCE, _REASON, _FAILURES, _ERROR),
+    _E.ROLLED_BACK: (
+        _ID, _FENCE, _DUE, _REASON, _UNKNOWN,
+        EventField("lane", "the lane that it goes to, if that is another one; null: its own"),
+    ),
+    _E.LEASE_EXPIRED: (
+        _ID, _FENCE,
+        EventField("worker", "whose lease expired"),
+        _LOSSES,
+        EventField("target", "ready or dead"),
+    ),
+    _E.CANCEL_REQUESTED: (_ID, _FENCE),
+    _E.CANCELLED: (_ID, _FENCE),
+    _E.REQUEUED: (_ID, _SEQ),
+    _E.PRUNED: (_ID,),
+    _E.RESTORED: (
+        _ID, _SEQ, _DUE,
+        EventField("target", "ready, scheduled or dead"),
+        _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _DIGEST,
+        EventField("enqueued_ms", "when it was enqueued (Unix ms); null if it is not known"),
+        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE,
+        *_TRAITS,
+    ),
+    _E.REMOVED: (
+        _ID,
+        EventField("reason", "the event that had ended it, and that Redis forgot"),
+    ),
+    _E.FREED: (_ID, EventField("unique_name", "the name that the job held, and that is free now")),
+    _E.BASELINE: (
+        _ID,
+        EventField("state", "as Redis has it; null: Redis does not have the job"),
+        _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _SEQ, _DUE,
+        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _FENCE,
+        EventField("worker", "who holds the claim in force"),
+        EventField("since_ms", "when it entered its state (Unix ms)"),
+        _REASON, _LANE, *_TRAITS,
+    ),
+    _E.SETTLEMENT_REFUSED: (
+        _ID, _FENCE,
+        EventField("outcome", "what the worker presented: complete, fail or rollback"),
+        EventField("reason", "gone: Redis has no such job; stale: that claim is not in force"),
+    ),
+}  # fmt: skip
+"""Events about jobs: an outbox entry's ``jobs`` field is an array of arrays in these orders."""
+
+QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
+    _E.PAUSED: (),
+    _E.RESUMED: (),
+    _E.POLICY_CHANGED: (
+        EventField("field", "what was changed"),
+        EventField("old", "its value before, as text; null if it had none"),
+        EventField("new", "its value now, as text"),
+    ),
+    _E.CAP_CHANGED: (
+        EventField(
+            "scope",
+            "what it counts: queue, task=…, a family of keys, or one key; weight=… for a fair queue",
+        ),
+        EventField(
+            "old", "the limit before: a number, none, or limit/window/burst; null: there was none"
+        ),
+        EventField("new", "the limit now; null: a key has none of its own any more"),
+        EventField("version", "1, 2, 3… per scope, from 1 again after null"),
+    ),
+    _E.EPOCH_STARTED: (
+        EventField("reason", "created, replid_changed, outbox_lost, attached or behind"),
+        EventField("old_epoch", "the epoch before, null if none is known"),
+        EventField("old_replid", "the history that the server had, null if none is known"),
+        EventField("replid", "the history that it has now"),
+        EventField("last", "outbox id of the last entry before, null if none is known"),
+        EventField(
+            "went_on",
+            "whether the server says that it went on from old_replid, as a promoted replica does; null: not asked",
+        ),
+    ),
+    _E.QUEUE_DELETED: (),
+}
+"""Events about the queue: an outbox entry's ``data`` field is one array in these orders."""

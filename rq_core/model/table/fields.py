@@ -1,0 +1,124 @@
+"""A job's fields: each one's name in a state line and everywhere else, its kind, and its default.
+
+Everywhere else (in events, in a folded record, as a column of SQL's ``job``) a field has one name. State lines have
+short names of their own, since Redis keeps a line for every live job. Which events carry a field says
+:mod:`rq_core.model.table.event_fields`, what an event does to the fields :mod:`rq_core.model.table.effects`.
+
+    >>> BY_LINE["failed"].name
+    'failures'
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.table.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY
+
+
+class Kind(Enum):
+    """What a field may hold, if it is not null. In SQL a number is a BIGINT, and anything else a text."""
+
+    WORD = "a short text"
+    NUMBER = "a whole number, 0 or more"
+    PRIORITY = "one of the four priorities"
+    LANE = "priority+scope+scope…"
+    MESSAGE = "a text of any length"
+
+
+class Field(NamedTuple):
+    """One field of a job."""
+
+    name: str
+    kind: Kind
+    line: str | None = None
+    """Its name in a state line; None: Redis does not keep it."""
+    default: Any = None
+    """Its value if a state line leaves it out."""
+    trait: int | None = None
+    """Its place among the traits: the fields that every event with which a job begins (enqueued, restored, baseline)
+    carries at its end. None: it is no trait."""
+    given: bool = False
+    """Whether a trait is what the producer says with the job's ties, under its name in a state line: enqueue checks its
+    kind and hands it on to the line and the event. Scripts work out the other traits."""
+    meaning: str = ""
+    """What a trait says, for the reference of events and tables."""
+
+
+_K = Kind
+
+FIELDS: Final = (
+    Field("task", _K.WORD, "task"),
+    Field("priority", _K.PRIORITY, "priority", str(DEFAULT_PRIORITY)),
+    Field("max_attempts", _K.NUMBER, "attempts", DEFAULT_MAX_ATTEMPTS),
+    Field("max_losses", _K.NUMBER, "losses", DEFAULT_MAX_LOSSES),
+    Field(
+        "unique_name", _K.WORD, "unique", trait=2,
+        meaning="the name of a unique job; null: it is not unique",
+    ),
+    Field(
+        "once_ms", _K.NUMBER, "once", trait=3,
+        meaning="until when its id is remembered, whether the job is alive or not (Unix ms); null: while it is alive",
+    ),
+    Field(
+        "call_digest", _K.WORD, "call", trait=4,
+        meaning="32 hex digits for task and arguments, by which calls with such an id are compared; null: they are not",
+    ),
+    Field(
+        "keep_ms", _K.NUMBER, "keep", trait=6, given=True,
+        meaning="how long after its end its result is kept in Redis; null: it is not",
+    ),
+    Field("lane", _K.LANE, "lane"),
+    Field("claims", _K.NUMBER, "claim", 0),
+    Field("fence", _K.WORD, "fence"),
+    Field("worker", _K.WORD, "by"),
+    Field("failures", _K.NUMBER, "failed", 0),
+    Field("losses", _K.NUMBER, "lost", 0),
+    Field("unknown", _K.NUMBER, "unknown", 0),
+    Field("seq", _K.NUMBER, "seq"),
+    Field(
+        "name_stands", _K.WORD, "stands", trait=5,
+        meaning="until when it holds that name: until:MS, that instant, whatever becomes of it; claim:MS, its first"
+        " claim, for which it is ready by MS at the latest (Unix ms); null: until it ends",
+    ),
+    Field(
+        "expires_ms", _K.NUMBER, "expires", trait=1,
+        meaning="its deadline: no claim begins at it or later (Unix ms); null: it has none",
+    ),
+    Field("due_ms", _K.NUMBER, "due"),
+    Field("since_ms", _K.NUMBER, "since"),
+    Field("reason", _K.WORD, "reason"),
+    Field("digest", _K.WORD),
+    Field("enqueued_at_ms", _K.NUMBER),
+    Field("ready_at_ms", _K.NUMBER),
+    Field("claimed_at_ms", _K.NUMBER),
+    Field("finished_at_ms", _K.NUMBER),
+    Field("error_type", _K.WORD),
+    Field("error_message", _K.MESSAGE),
+)  # fmt: skip
+"""Every field of a job but its id and its state. Those of a state line stand in the line's order."""
+
+BY_LINE: Final = {field.line: field for field in FIELDS if field.line is not None}
+"""The fields of a state line, by their names there, in their fixed order."""
+
+STATE_FIELDS: Final = tuple(BY_LINE)
+"""The names of a state line's fields, in their fixed order, after the state itself."""
+
+TRAITS: Final = tuple(
+    sorted(
+        (field for field in FIELDS if field.trait is not None), key=lambda field: field.trait or 0
+    )
+)
+"""The traits in the order of their places. A new one takes the next place: the outbox may leave out what is null at the
+end of an array only."""
+
+GIVEN: Final = tuple(field for field in TRAITS if field.given)
+"""The traits that a producer says. In a state line they stand before the lane, behind the traits that scripts work out
+there, since enqueue writes them there."""
+
+STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))
+"""What a state line says before the lane. Claims leave it as it is."""
+
+COUNTERS: Final = ("claims", "failures", "losses", "unknown")
+"""What is counted of a job from 0 on: null in an event is 0."""

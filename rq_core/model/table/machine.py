@@ -1,0 +1,180 @@
+"""The one table: states, events, transitions, and the fields that each event carries.
+
+Everything that must agree about a job's life is derived from here: the Lua constants and the header
+check of every script, ``docs/reference/states.md``, the SQL CHECK constraints, the legality of
+:mod:`rq_core.model.events`, and the matrix of states and scripts of the tests. Only what an event does to
+a job's fields stands elsewhere, in :mod:`rq_core.model.table.effects`. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class State(StrEnum):
+    """Where a live job stands. A job that is in none of these has left Redis; SQL remembers it."""
+
+    SCHEDULED = "scheduled"
+    """Waits for a moment: a delay, a retry's back-off, or a worker that knows its task."""
+    READY = "ready"
+    """May be claimed now."""
+    RUNNING = "running"
+    """One claim is in force, until it is settled or its lease expires."""
+    CANCELLING = "cancelling"
+    """Running, and asked to stop. It ends as cancelled, unless it succeeds first."""
+    DEAD = "dead"
+    """Stopped for good, kept for people to look at and requeue."""
+
+
+CLAIMED_STATES: Final = frozenset({State.RUNNING, State.CANCELLING})
+"""The states in which a claim is in force."""
+
+
+class Event(StrEnum):
+    """What can happen, as a past participle. Each is emitted by the script that makes it true."""
+
+    ENQUEUED = "enqueued"
+    DISCARDED = "discarded"
+    REPLACED = "replaced"
+    EDITED = "edited"
+    PROMOTED = "promoted"
+    CLAIMED = "claimed"
+    EXPIRED = "expired"
+    SUCCEEDED = "succeeded"
+    RETRIED = "retried"
+    DIED = "died"
+    ROLLED_BACK = "rolled_back"
+    LEASE_EXPIRED = "lease_expired"
+    CANCEL_REQUESTED = "cancel_requested"
+    CANCELLED = "cancelled"
+    REQUEUED = "requeued"
+    PRUNED = "pruned"
+    RESTORED = "restored"
+    REMOVED = "removed"
+    FREED = "freed"
+    BASELINE = "baseline"
+    SETTLEMENT_REFUSED = "settlement_refused"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    POLICY_CHANGED = "policy_changed"
+    CAP_CHANGED = "cap_changed"
+    EPOCH_STARTED = "epoch_started"
+    QUEUE_DELETED = "queue_deleted"
+
+
+class Transition(NamedTuple):
+    """One legal arrow. ``None`` as source or target means: not in Redis."""
+
+    source: State | None
+    event: Event
+    target: State | None
+    script: str
+    when: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source or 'none'} -{self.event}-> {self.target or 'none'}"
+
+
+_S, _E = State, Event
+
+_REPLACED_WHEN: Final = "a job of its name takes its place, and it was never claimed"
+_ASKED_FOR: Final = "its deadline is over, and another job of its id comes"
+_EXPIRED_AFTER_A_FAILURE: Final = "its deadline is over, and it had failed or lost a worker before"
+
+_ALONE: Final[tuple[Transition, ...]] = (
+    Transition(None, _E.ENQUEUED, _S.READY, "enqueue"),
+    Transition(None, _E.ENQUEUED, _S.SCHEDULED, "enqueue", "a delay was asked for"),
+    Transition(None, _E.DISCARDED, None, "enqueue", "a scope is full, and its cap says discard"),
+    Transition(_S.READY, _E.REPLACED, None, "enqueue", _REPLACED_WHEN),
+    Transition(_S.SCHEDULED, _E.REPLACED, None, "enqueue", _REPLACED_WHEN),
+    Transition(_S.READY, _E.EXPIRED, None, "enqueue", _ASKED_FOR),
+    Transition(_S.SCHEDULED, _E.EXPIRED, None, "enqueue", _ASKED_FOR),
+    Transition(_S.SCHEDULED, _E.PROMOTED, _S.READY, "claim", "its due time has come"),
+    Transition(_S.READY, _E.CLAIMED, _S.RUNNING, "claim"),
+    Transition(_S.RUNNING, _E.LEASE_EXPIRED, _S.READY, "claim", "the lease is over"),
+    Transition(
+        _S.RUNNING, _E.LEASE_EXPIRED, _S.DEAD, "claim", "the lease is over, max_losses is spent"
+    ),
+    Transition(_S.CANCELLING, _E.CANCELLED, None, "claim", "the lease is over"),
+    Transition(_S.DEAD, _E.PRUNED, None, "claim", "the retention of dead jobs is over"),
+    Transition(_S.READY, _E.EXPIRED, None, "claim", "its deadline is over"),
+    Transition(_S.READY, _E.EXPIRED, _S.DEAD, "claim", _EXPIRED_AFTER_A_FAILURE),
+    Transition(_S.SCHEDULED, _E.EXPIRED, None, "claim", "its deadline is over"),
+    Transition(_S.SCHEDULED, _E.EXPIRED, _S.DEAD, "claim", _EXPIRED_AFTER_A_FAILURE),
+    Transition(_S.RUNNING, _E.SUCCEEDED, None, "complete"),
+    Transition(_S.CANCELLING, _E.SUCCEEDED, None, "complete", "it finished before it noticed"),
+    Transition(_S.RUNNING, _E.RETRIED, _S.SCHEDULED, "fail"),
+    Transition(_S.RUNNING, _E.RETRIED, _S.READY, "fail", "the retry has no delay"),
+    Transition(_S.RUNNING, _E.DIED, _S.DEAD, "fail", "max_attempts is spent, or the failure final"),
+    Transition(_S.CANCELLING, _E.CANCELLED, None, "fail"),
+    Transition(_S.RUNNING, _E.ROLLED_BACK, _S.READY, "rollback", "to its old place in line"),
+    Transition(
+        _S.RUNNING,
+        _E.ROLLED_BACK,
+        _S.SCHEDULED,
+        "rollback",
+        "the worker lacks the task, or another job that has lost a worker runs on this one",
+    ),
+    Transition(_S.RUNNING, _E.DIED, _S.DEAD, "rollback", "no worker knew the task for too long"),
+    Transition(_S.CANCELLING, _E.CANCELLED, None, "rollback"),
+    Transition(_S.READY, _E.CANCELLED, None, "cancel"),
+    Transition(_S.SCHEDULED, _E.CANCELLED, None, "cancel"),
+    Transition(_S.RUNNING, _E.CANCEL_REQUESTED, _S.CANCELLING, "cancel"),
+    Transition(_S.READY, _E.EDITED, _S.READY, "edit", "its priority or its deadline is another"),
+    Transition(_S.READY, _E.EDITED, _S.SCHEDULED, "edit", "a delay was asked for"),
+    Transition(_S.SCHEDULED, _E.EDITED, _S.READY, "edit", "it is to run now"),
+    Transition(_S.SCHEDULED, _E.EDITED, _S.SCHEDULED, "edit"),
+    Transition(_S.DEAD, _E.REQUEUED, _S.READY, "requeue"),
+    Transition(_S.DEAD, _E.PRUNED, None, "prune"),
+    Transition(None, _E.RESTORED, _S.READY, "restore", "Redis lost it"),
+    Transition(None, _E.RESTORED, _S.SCHEDULED, "restore", "and it is not due yet"),
+    Transition(None, _E.RESTORED, _S.DEAD, "restore", "and it was dead"),
+    Transition(_S.READY, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
+    Transition(_S.SCHEDULED, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
+    Transition(_S.DEAD, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
+)
+
+TRANSITIONS: Final[tuple[Transition, ...]] = (
+    *_ALONE,
+    # A turn is both in one call.
+    *(t._replace(script="turn") for t in _ALONE if t.script in ("claim", "complete")),
+)
+"""Every legal arrow of a job, by the script that draws it. Nothing else may move a job."""
+
+
+class Priority(StrEnum):
+    """The four classes of a queue, served strictly in this order."""
+
+    CRITICAL = "critical"
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+PRIORITIES: Final = tuple(Priority)
+
+LAYOUT: Final = 2
+"""Version of what the keys hold. A client refuses a queue of another layout."""
+
+DEFAULT_PRIORITY: Final = Priority.NORMAL
+DEFAULT_MAX_ATTEMPTS: Final = 3
+DEFAULT_MAX_LOSSES: Final = 3
+"""These three belong to the layout: a job at the default leaves the field out of its state line."""
+LIMIT_MAX: Final = 1_000_000
+"""Most attempts, and losses, that a job may have."""
+LEFT_OPEN: Final = LIMIT_MAX + 1
+"""In the place of either: the worker's task decides, since the producer did not know the task."""
+
+
+def transitions_of(script: str) -> tuple[Transition, ...]:
+    """The arrows that one script may draw."""
+    return tuple(t for t in TRANSITIONS if t.script == script)
+
+
+_ARROWS: Final = frozenset((t.source, t.event, t.target) for t in TRANSITIONS)
+
+
+def legal(source: State | None, event: Event, target: State | None) -> bool:
+    """Whether the table has this arrow, whichever script draws it."""
+    return (source, event, target) in _ARROWS

@@ -1,0 +1,200 @@
+"""What one worker process does: it loads the app, runs a worker until it is told to stop, and ends.
+
+It may be the only process, or a child of the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.app.handlers.log_context import JobLogFilter
+from rq_core.errors import InvalidOption, RqCoreError
+from rq_core.masking import masked
+from rq_core.model.keys import DEFAULT_PREFIX
+from rq_core.model.lib import logs
+from rq_core.process import process_exit
+from rq_core.process.health import Pulse
+from rq_core.process.http_port import parse_address
+from rq_core.worker import Worker, WorkerOptions
+from rq_core.worker.claim_counters import FlowTable
+from rq_core.worker.liveness.lease_table import LeaseTable
+
+if TYPE_CHECKING:
+    from rq_core.app.app import App
+
+log = logging.getLogger(__name__)
+
+RETIRED: Final = 75
+"""Exit status of a worker that has done its share (EX_TEMPFAIL): another takes its place at once."""
+HURRY: Final = signal.SIGUSR1
+"""What tells a worker process that its grace is over."""
+CANNOT_RUN: Final = 69
+"""Exit status of a worker that cannot run: its server is not there, or refuses it (EX_UNAVAILABLE)."""
+BROKEN: Final = 70
+"""Exit status of a worker whose code cannot be imported, or declares what cannot be (EX_SOFTWARE)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What ``rq-core worker`` runs."""
+
+    target: str
+    """``module:app``."""
+    worker: WorkerOptions = field(default_factory=WorkerOptions)
+    processes: int = 1
+    redis_url: str | None = None
+    prefix: str | None = None
+    audit_url: str | None = None
+    redact: str | None = None
+    """Import path of a redactor, if not the app's own."""
+    health: str | None = None
+    """Where to answer HTTP requests about the workers' health: PORT or HOST:PORT."""
+    reload: bool = False
+    """Whether to restart the worker when a Python file below the current directory changes."""
+    log_format: str = "text"
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        if self.reload and (self.processes > 1 or self.worker.burst):
+            raise InvalidOption.of(
+                "reload",
+                self.reload,
+                "must be for one worker that does not end by itself: leave out --processes and --burst",
+            )
+        if not 1 <= self.processes <= 256:
+            raise InvalidOption.of("processes", self.processes, "must be from 1 to 256")
+        if self.health is not None:
+            parse_address(self.health)
+
+
+def load(options: ServeOptions) -> App:
+    """The app of ``options.target``, with the URLs of the command line. Raises InvalidOption."""
+    from rq_core.app.loading import load_app
+
+    app = load_app(options.target)
+    app.connect_to(options.redis_url, prefix=options.prefix)
+    if options.redact is not None:
+        app.redact = options.redact
+    app.check()
+    return app
+
+
+def _server_of(app: App) -> str:
+    """The server of an app, as `rq-core health` names it."""
+    prefix = "" if app.prefix == DEFAULT_PREFIX else f", prefix {app.prefix}"
+    return masked(app.redis_url) + prefix
+
+
+def work(
+    app: App,
+    options: WorkerOptions,
+    table: LeaseTable | None = None,
+    flow: FlowTable | None = None,
+    *,
+    ends: bool = True,
+) -> int:
+    """Run one worker in this process. Returns the exit status: RETIRED if another should take its place.
+
+    From then on the process has a few seconds to end in order (:mod:`rq_core.process.process_exit`), if it ``ends``.
+    """
+
+    async def main() -> int:
+        pulse = Pulse()
+        status = CANNOT_RUN if table is not None else 1
+        worker = Worker(app, options, on_claim=pulse.beat, lease_table=table, flow=flow)
+        pulse.start(worker.name, worker.options.queues, server=_server_of(app))
+        _stop_on_signals(worker, supervised=table is not None)
+        try:
+            clean = await worker.run()
+            status = RETIRED if worker.retired else 0
+        except RqCoreError as error:
+            if worker.clean:
+                raise
+            clean = False
+            status = _refused(error, supervised=table is not None)
+        finally:
+            pulse.end()
+            if table is not None:
+                table.end(status)
+            if ends:
+                process_exit.begin(status)
+        if not clean:
+            # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
+            process_exit.end_now(status)
+        return status
+
+    status: int = _run(main())
+    return status
+
+
+def _refused(error: RqCoreError, *, supervised: bool) -> int:
+    """Say why a worker cannot run, in one clear line. Returns the exit status of its process."""
+    log.error("worker cannot run: %s", error)
+    return CANNOT_RUN if supervised else 1
+
+
+def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
+    """Let signals stop a worker.
+
+    One that is supervised gets them from its supervisor. A terminal sends SIGINT to all processes, systemd SIGTERM, so
+    that of the supervisor is no second one: that has a number of its own.
+    """
+    loop = asyncio.get_running_loop()
+    if not supervised:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.stop)
+        return
+
+    def stop() -> None:
+        if not worker.asked:
+            worker.stop()
+
+    def hurry() -> None:
+        stop()
+        worker.stop()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(HURRY, hurry)
+
+
+def _run(main: Any) -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def run_child(options: ServeOptions, table: LeaseTable, flow: FlowTable) -> None:
+    """A worker process, as the supervisor spawns it."""
+    # Ctrl-C reaches the whole process group; only the supervisor answers it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
+    threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
+    try:
+        app = load(options)
+    except RqCoreError as error:
+        _refused(error, supervised=True)
+        sys.exit(BROKEN)
+    try:
+        status = work(app, options.worker, table, flow)
+    except RqCoreError as error:
+        status = _refused(error, supervised=True)
+    sys.exit(status)
+
+
+def _end_with_parent() -> None:
+    """Stop this worker when its supervisor is gone: no other process would."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        log.error("the supervisor is gone, stopping")
+        os.kill(os.getpid(), signal.SIGTERM)

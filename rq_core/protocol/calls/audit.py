@@ -1,0 +1,249 @@
+"""The calls of the mirror, of a restore after a loss, and of the doctor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.events import NUMBER_MAX, JobRecord, OutboxId
+from rq_core.model.keys import check_name, queue_keys
+from rq_core.model.state_line import fields_of, write_line
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
+from rq_core.model.table.machine import (
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_LOSSES,
+    DEFAULT_PRIORITY,
+    Event,
+    State,
+)
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_nothing, parse_pairs
+from rq_core.scripts.plain import plain
+
+BASELINE_CHUNK: Final = 1_000
+"""About how many jobs' baselines are written in one call, and the most that stand in one event."""
+# What `lua/plain/strike.lua` copies at most.
+STRIKE_ENTRIES_MAX: Final = 20_000
+STRIKE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+_TARGETS: Final = {
+    State.READY: State.READY,
+    State.RUNNING: State.READY,
+    State.SCHEDULED: State.SCHEDULED,
+    State.DEAD: State.DEAD,
+}
+"""Where a job goes back to, by where it stood. One that was asked to stop is not put back."""
+
+PUT_BACK: Final = frozenset(_TARGETS)
+"""The states from which a job is put back."""
+
+_TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4:]
+"""The fields of the event that the script does not know better."""
+
+
+class Restoration(NamedTuple):
+    """What restore.lua is to do about one job."""
+
+    id: str
+    kind: str
+    """restore, missing, remove, remember or name."""
+    due_ms: int
+    line: str
+    """restore, missing: its state line, without place, due time and since when; remove: as it reads now; remember:
+    the field of ``results``; name: its name, and until when that stands."""
+    detail: str
+    """The rest of the event's fields, as JSON."""
+    spec: str = ""
+
+
+class Restored(NamedTuple):
+    """What became of a restore."""
+
+    last: str
+    """The ``after`` of the next one."""
+    outcomes: dict[str, str]
+    """By id: restored, removed, remembered, named, known, held, gone, or the state that it is in and was left in.
+    (restored: what was put back; remembered of such: it was not, since another job of its id has ended since.)"""
+
+
+class Audit:
+    """The calls that keep the audit log, put lost jobs back, and mend a queue."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> Plan[None]:
+        """Switch the audit log on, for this audit database. Writes a baseline of the jobs that are alive, unless
+        the outbox still has the whole history. Raises AuditElsewhere if another database has the queue.
+
+        ``known`` is an epoch that the database has: a queue in an earlier one starts another beyond it, with a
+        baseline, and so does every handshake of this client that starts one.
+
+        ``stamp`` is the mark by which the database knows the queue. One that has none gets it, and one that has another
+        raises AuditStampDiffers; empty: any will do."""
+        self._delivery.set_floor(queue, known)
+        answer = yield from self._attach(queue, audit_id, "on", known, stamp)
+        if answer != "baseline":
+            return
+        cursor = "0"
+        while True:
+            cursor = yield from self._baseline(queue, cursor)
+            if cursor == "0":
+                return
+
+    def detach(self, queue: str, audit_id: str) -> Plan[None]:
+        """Switch the audit log off: the outbox becomes a ring of recent events."""
+        yield from self._attach(queue, audit_id, "off")
+
+    def _attach(
+        self, queue: str, audit_id: str, mode: str, known: int = 0, stamp: str = ""
+    ) -> Plan[str]:
+        args = {
+            "by": self._delivery.name,
+            "audit_id": check_name("audit", audit_id),
+            "stamp": stamp,
+            "mode": mode,
+            "known": known,
+        }
+        return (
+            yield from self._delivery.call(Call("attach", queue, args, lambda reply: str(reply[0])))
+        )
+
+    def _baseline(self, queue: str, cursor: str) -> Plan[str]:
+        """Write the baseline of the next jobs. Returns the cursor of those behind them, "0" after the last ones."""
+        args = {"by": self._delivery.name, "cursor": cursor, "most": BASELINE_CHUNK}
+        return (
+            yield from self._delivery.call(
+                Call("baseline", queue, args, lambda reply: str(reply[0]))
+            )
+        )
+
+    def read_outbox(
+        self, queue: str, start: str, count: int
+    ) -> Plan[list[tuple[str, dict[str, str]]]]:
+        """Entries from ``start`` on (inclusive; "-" for the first), raw."""
+        keys = queue_keys(queue, self._delivery.prefix)
+        (entries,) = yield from self._delivery.ask(
+            [["XRANGE", keys("outbox"), start, "+", "COUNT", count]], queue
+        )
+        return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
+
+    def read_outbox_back(
+        self, queue: str, before: str, count: int
+    ) -> Plan[list[tuple[str, dict[str, str]]]]:
+        """Entries before ``before`` (exclusive), raw, the newest first."""
+        keys = queue_keys(queue, self._delivery.prefix)
+        (entries,) = yield from self._delivery.ask(
+            [["XREVRANGE", keys("outbox"), f"({before}", "-", "COUNT", count]], queue
+        )
+        return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
+
+    def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> Plan[None]:
+        """Forget the outbox below ``upto``, which is committed in SQL and stays as an anchor. If Redis has forgotten
+        ``upto`` itself, nothing is trimmed.
+
+        ``jobs`` and ``size`` are what was mirrored since the last trim: job events (one for an event about the queue),
+        and the bytes of their type, jobs or data, and why fields.
+        """
+        OutboxId.parse(upto)
+        args = {"audit_id": audit_id, "upto": upto, "jobs": jobs, "size": size}
+        yield from self._delivery.call(Call("trim", queue, args, parse_nothing))
+
+    def restore(
+        self,
+        queue: str,
+        records: Sequence[Restoration],
+        *,
+        after: str,
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[Restored]:
+        """Put lost jobs back and take revived ones out, as SQL knows them: see restore.lua. At most BATCH_MAX records.
+
+        ``after`` is the last restore that was known when SQL was read: ``restored`` of the queue's meta, or of this
+        call's last answer. Raises RestoredMeanwhile if there was another, AuditBacklogFull, QueueFull."""
+        args = {"by": check_name("actor", by or self._delivery.name), "why": why, "after": after}
+        ids = tuple(check_name("job", record.id) for record in records)
+        return (
+            yield from self._delivery.call(
+                Call("restore", queue, args, parse_restored, records, ids)
+            )
+        )
+
+    def repair(
+        self, queue: str, records: Sequence[tuple[int, str, str, str, str]], *, by: str
+    ) -> Plan[int]:
+        """Carry out (finding, key, member, was, value) edits; see repair.lua. Returns how many findings it mended."""
+        call = Call("repair", queue, {"by": by}, lambda r: int(r[0]), records)
+        return (yield from self._delivery.call(call))
+
+    def strike(self, queue: str) -> Plan[None]:
+        """Take entries off the outbox whose numbers are beyond those that a script gives. If no other is left, a new
+        epoch begins. Raises ServerUnsuitable if the others are more than STRIKE_ENTRIES_MAX, or have more than
+        STRIKE_BYTES_MAX: then nothing was changed."""
+        outbox = queue_keys(queue, self._delivery.prefix)("outbox")
+        bounds = (STRIKE_ENTRIES_MAX, STRIKE_BYTES_MAX)
+        yield from self._delivery.ask(
+            [["EVAL", plain("strike", NUMBER_MAX=NUMBER_MAX), 1, outbox, *bounds]], queue
+        )
+
+
+def put_back(
+    record: JobRecord,
+    spec: str,
+    digest: str,
+    *,
+    enqueued_ms: int | None = None,
+    missing: bool = False,
+) -> Restoration:
+    """Enqueue a job again, as the log last knew it: its counters go on, a claim that it had is forgotten and spends
+    nothing. ``spec`` is its immutable JSON. ``missing``: the log still takes it for alive. Raises KeyError for a state
+    that is not in PUT_BACK.
+    """
+    assert record.state is not None
+    target = _TARGETS[record.state]
+    kept = replace(
+        record,
+        state=target,
+        priority=record.priority or DEFAULT_PRIORITY,
+        max_attempts=record.max_attempts or DEFAULT_MAX_ATTEMPTS,
+        max_losses=record.max_losses or DEFAULT_MAX_LOSSES,
+        reason=record.reason if target is State.DEAD else None,
+        seq=None,
+        due_ms=None,
+        since_ms=None,
+        fence=None,
+        worker=None,
+    )
+    of_event: dict[str, Any] = {"digest": digest, "enqueued_ms": enqueued_ms}
+    told = [of_event[name] if name in of_event else getattr(kept, name) for name in _TOLD]
+    return Restoration(
+        record.id,
+        "missing" if missing else "restore",
+        record.due_ms or 0,
+        write_line(target, fields_of(kept)),
+        json.dumps(told, separators=(",", ":"))[1:-1],
+        spec,
+    )
+
+
+def take_out(job_id: str, line: str, ended: str) -> Restoration:
+    """Remove a job that had ended, by the event ``ended``, if its state line still reads ``line``."""
+    return Restoration(job_id, "remove", 0, line, json.dumps(ended))
+
+
+def remember(job_id: str, until_ms: int, line: str) -> Restoration:
+    """Remember the id of a job that has ended up to this moment; ``line`` is its field of ``results``."""
+    return Restoration(job_id, "remember", until_ms, line, "null")
+
+
+def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
+    """Let the name of a job that has ended stand up to this instant, as a throttle's does."""
+    line = f"ended unique={name} stands=until:{until_ms}"
+    return Restoration(job_id, "name", until_ms, line, "null")
+
+
+def parse_restored(reply: Sequence[Any]) -> Restored:
+    return Restored(reply[0], parse_pairs(reply[1:]))

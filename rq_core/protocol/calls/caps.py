@@ -1,0 +1,320 @@
+"""Caps, rates and weights on their way to a queue: what code declares when a worker starts, and what people change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from rq_core import errors
+from rq_core.model.events import decode
+from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys
+from rq_core.model.lib.checks import check_whole
+from rq_core.model.limits.limit import DECLARED, CapEntry, Limit, check_limit, shown
+from rq_core.model.limits.policy import families_of
+from rq_core.model.limits.scopes import FAIR, QUEUE, TASK, WEIGHT, family_of, is_scope
+from rq_core.model.settings import BATCH_MAX
+from rq_core.model.state_line import read_state_lines
+from rq_core.model.table.machine import PRIORITIES
+from rq_core.protocol.calls.admin import check_why
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_pairs
+from rq_core.protocol.reads.scope_reads import entries_of
+from rq_core.protocol.reads.steps import read_lines
+
+CHANGES_MAX: Final = 20
+"""Times that a change is tried again because another operator's change came first."""
+SEEN_MAX: Final = 1_000
+"""Jobs, and entries of the log, in which a task is looked for."""
+DECLARED_WHY: Final = "declared by the app"
+VERSION_MAX: Final = 1_000_000_000
+
+_WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
+
+
+class Kept(NamedTuple):
+    """A limit that code declares and the queue does not take, since a person, or other code, set another; or a task's
+    cap that code declared once and no longer does."""
+
+    queue: str
+    scope: str
+    declared: Limit
+    stored: Limit
+    prefix: str = DEFAULT_PREFIX
+
+    def __str__(self) -> str:
+        given = "" if self.prefix == DEFAULT_PREFIX else f" --prefix {self.prefix}"
+        return (
+            f"queue {self.queue} keeps {self.scope} at {self.stored}; this code declares"
+            f" {self.declared}, which `rq-core cap {self.queue} {self.scope} {shown(self.declared)}{given}` would set"
+        )
+
+
+class CapChange(NamedTuple):
+    """What became of a change of a limit, and what is stored now."""
+
+    outcome: str
+    """changed, same, kept or conflict."""
+    version: int
+    limit: Limit
+
+
+class Caps:
+    """The calls about limits."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def policy(self, queue: str, task: str) -> Plan[str | None]:
+        """The policy that workers registered for a task (JSON), if any did."""
+        keys = queue_keys(queue, self._delivery.prefix)
+        (text,) = yield from self._delivery.ask([["HGET", keys("tasks"), task]], queue)
+        return text  # type: ignore[no-any-return]
+
+    def stored(self, queue: str) -> Plan[dict[str, CapEntry]]:
+        """The stored limits of a queue, by scope or family."""
+        keys = queue_keys(queue, self._delivery.prefix)
+        (stored,) = yield from self._delivery.ask([["HGETALL", keys("caps")]], queue)
+        return {name: CapEntry.parse(text) for name, text in sorted(pairs_of(stored).items())}
+
+    def set(
+        self,
+        queue: str,
+        limits: Sequence[tuple[str, str, int]],
+        *,
+        source: str = "live",
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[dict[str, CapChange]]:
+        """Change limits: (scope, limit, version) each; see scopes.Limit. The outcome by scope.
+
+        ``version`` is the one that the change was made from (0: nothing was stored): if it is another by now, the
+        outcome is ``conflict``. -1 asks for no comparison. ``source`` is live, or code for what a task declares:
+        that never replaces a live limit, nor brings back a limit that code declared before (``kept``). The limit
+        ``code`` gives back to code, or a key to its family. Raises NothingDeclared if there is neither.
+        """
+        for name, limit, _ in limits:
+            if not is_scope(name):
+                raise errors.InvalidOption.of(
+                    "scope",
+                    name,
+                    "must read queue, task=NAME, a family of keys, or FAMILY=VALUE, percent-encoded",
+                )
+            try:
+                if limit != DECLARED:
+                    Limit.parse(limit)
+            except ValueError:
+                raise errors.InvalidOption.of(
+                    name, limit, "must be a number from 0, none, or LIMIT/WINDOWms/BURST"
+                ) from None
+        args = {
+            "by": check_name("actor", by or self._delivery.name),
+            "why": check_why(why),
+            "source": source,
+        }
+        return (
+            yield from self._delivery.call(
+                Call("cap", queue, args, parse_cap_changes, tuple(limits))
+            )
+        )
+
+    def register(
+        self, queue: str, policies: Mapping[str, str], *, by: str | None = None
+    ) -> Plan[dict[str, str]]:
+        """Store tasks' policies (JSON by task name), so that producers by name get the same scopes. The outcome by
+        task: changed or same."""
+        args = {"by": check_name("actor", by or self._delivery.name)}
+        records = tuple((check_name("task", name), text) for name, text in policies.items())
+        return (yield from self._delivery.call(Call("register", queue, args, parse_pairs, records)))
+
+    def declare(
+        self,
+        queue: str,
+        limits: Mapping[str, Limit],
+        policies: Mapping[str, str],
+    ) -> Plan[list[Kept]]:
+        """Make a queue know what code declares: the limits, then the policies of its tasks.
+
+        Two calls, or none if there is nothing new to say. Returns the limits that the queue keeps otherwise, among them
+        caps of tasks that have none any more: other code may still declare them, so they stay until an operator lifts
+        them.
+        """
+        kept: list[Kept] = []
+        records = [(name, str(limit), -1) for name, limit in limits.items()]
+        for at in range(0, len(records), BATCH_MAX):
+            chunk = records[at : at + BATCH_MAX]
+            changes = yield from self.set(queue, chunk, source="code", why=DECLARED_WHY)
+            kept += [
+                Kept(queue, name, limits[name], change.limit, self._delivery.prefix)
+                for name, change in changes.items()
+                if change.outcome == "kept" and change.limit != limits[name]
+            ]
+        if policies:
+            names = list(policies)
+            keys = queue_keys(queue, self._delivery.prefix)
+            scopes = [f"{TASK}={name}" for name in names]
+            stored, capped = yield from self._delivery.ask(
+                [["HMGET", keys("tasks"), *names], ["HMGET", keys("caps"), *scopes]], queue
+            )
+            for name, entry in entries_of(queue, zip(scopes, capped, strict=True)).items():
+                # What a person set on a task without a cap is meant so.
+                if name not in limits and entry.source == "code" and entry.limit.most is not None:
+                    kept.append(Kept(queue, name, Limit(None), entry.limit, self._delivery.prefix))
+            news = {
+                name: policies[name]
+                for name, known in zip(names, stored, strict=True)
+                if known != policies[name]
+            }
+            if news:
+                yield from self.register(queue, news)
+        return kept
+
+    def change(
+        self,
+        queue: str,
+        scope: str,
+        limit: Limit | int | Literal["code"] | None,
+        *,
+        declared: Collection[str] = (),
+        version: int | None = None,
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[CapChange]:
+        """Set a limit live, or give it back to code: compare with the version that was read, and set.
+
+        Without ``version`` another operator's change in between is read and replaced; with it, CapConflict is raised.
+        ``declared`` are families that are known besides those of the queue. Raises InvalidOption, UnknownScope,
+        NothingDeclared.
+        """
+        _check_change(scope, limit, version, by, why)
+        if not is_scope(scope) or family_of(scope) == FAIR:
+            raise errors.InvalidOption.of(
+                "scope",
+                scope,
+                "must read queue, task=NAME, a family of keys, or FAMILY=VALUE, percent-encoded",
+            )
+        for _ in range(CHANGES_MAX):
+            stored = yield from self._stored(queue, scope, declared)
+            wanted = DECLARED if limit == DECLARED else str(_checked(scope, limit, stored))
+            known = stored[scope].version if scope in stored else 0
+            expected = known if version is None else version
+            changes = yield from self.set(queue, [(scope, wanted, expected)], by=by, why=why)
+            made = changes[scope]
+            if made.outcome != "conflict":
+                return made
+            if version is not None:
+                break
+        raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
+
+    def check_task(self, queue: str, scope: str) -> Plan[None]:
+        """Raise UnknownScope for the scope of a task of which a queue has seen nothing: no cap, no live job, no event
+        lately. It may be misspelt, and its cap would count nothing."""
+        family, _, name = scope.partition("=")
+        if family.partition("@")[0] != TASK or not name:
+            return
+        keys = queue_keys(queue, self._delivery.prefix)
+        lists = [keys(f"ready:{rank}") for rank in range(len(PRIORITIES))]
+        capped, policies, (_, lines), entries, *listed = yield from self._delivery.ask(
+            [
+                ["HKEYS", keys("caps")],
+                ["HKEYS", keys("tasks")],
+                ["HSCAN", keys("state"), 0, "COUNT", SEEN_MAX],
+                ["XREVRANGE", keys("outbox"), "+", "-", "COUNT", SEEN_MAX],
+                *(["LRANGE", key, 0, SEEN_MAX // len(lists) - 1] for key in lists),
+            ],
+            queue,
+        )
+        waiting = [job_id for each in listed for job_id in each]
+        found = yield from read_lines(self._delivery, keys, waiting)
+        jobs, _ = read_state_lines(
+            queue, [*pairs_of(lines).items(), *zip(waiting, found, strict=True)]
+        )
+        known = {name.partition("=")[2] for name in capped if name.startswith(f"{TASK}=")}
+        known |= {*policies, *(job.fields.get("task", "") for job in jobs)}
+        for entry_id, flat in entries:
+            for event in decode(entry_id, pairs_of(flat)).jobs:
+                known.add(str(event.fields.get("task", "")))
+        known -= {"", "None"}
+        if name not in known:
+            raise errors.UnknownScope(
+                f"queue {queue!r} has seen no task {name!r}: known are {', '.join(sorted(known)) or 'none'}."
+                " --force sets it anyway, for a task that will be deployed later",
+                queue=queue,
+                scope=scope,
+                known=", ".join(sorted(known)),
+            )
+
+    def _stored(
+        self, queue: str, scope: str, declared: Collection[str]
+    ) -> Plan[dict[str, CapEntry]]:
+        """The stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted by
+        it."""
+        keys = queue_keys(queue, self._delivery.prefix)
+        family = family_of(scope)
+        names = [scope, family]
+        texts, tasks = yield from self._delivery.ask(
+            [["HMGET", keys("caps"), *names], ["HVALS", keys("tasks")]], queue
+        )
+        stored = entries_of(queue, zip(names, texts, strict=True))
+        known = {family_of(name) for name in stored} | {*declared, QUEUE, TASK, WEIGHT}
+        for policy in tasks:
+            known.update(families_of(policy))
+        # `queue` has no keys; of the others here, only the keys have limits.
+        odd = family in (QUEUE, TASK, WEIGHT) and (family == QUEUE) == ("=" in scope)
+        if odd or family not in known:
+            told = ["queue", "task=NAME", *sorted(known - {QUEUE, TASK, WEIGHT, FAIR})]
+            raise errors.UnknownScope(queue=queue, scope=scope, known=", ".join(told))
+        return stored
+
+
+def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, CapEntry]) -> Limit:
+    """The limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
+    if limit is None:
+        return Limit(None)
+    given = limit if isinstance(limit, Limit) else Limit(check_limit("limit", limit))
+    window = _WINDOW.search(family_of(scope))
+    if window is None:
+        if given.window_ms is not None:
+            raise errors.InvalidOption.of(
+                "limit", shown(given), f"must be a number or none: {scope} is not a rate"
+            )
+        return _weight(given) if family_of(scope) == WEIGHT else given
+    window_ms = round(float(window[1]) * 1000)
+    if given.window_ms not in (None, window_ms):
+        raise errors.InvalidOption.of(
+            "limit",
+            shown(given),
+            f"must be per {window[1]}s, as {scope} is: another window is another rate, declared in"
+            " code",
+        )
+    if given.window_ms is not None or not given.most:
+        return given
+    before = stored.get(scope) or stored.get(family_of(scope))
+    return Limit(given.most, window_ms, before.limit.burst if before else 1)
+
+
+def _weight(limit: Limit) -> Limit:
+    if not limit.most:
+        raise errors.InvalidOption.of("limit", str(limit), "must be a weight, 1 or more")
+    return limit
+
+
+def parse_cap_changes(reply: Sequence[Any]) -> dict[str, CapChange]:
+    return {
+        reply[at]: CapChange(reply[at + 1], int(reply[at + 2]), Limit.parse(reply[at + 3]))
+        for at in range(0, len(reply), 4)
+    }
+
+
+def _check_change(scope: object, limit: object, version: object, by: str | None, why: str) -> None:
+    """Raises InvalidOption or InvalidName for what no change can be, before anything is read."""
+    if not isinstance(scope, str):
+        must = "must be text: queue, task=NAME, a family of keys, or FAMILY=VALUE"
+        raise errors.InvalidOption.of("scope", scope, must)
+    if limit is not None and limit != DECLARED and not isinstance(limit, Limit):
+        check_limit("limit", limit)
+    if version is not None:
+        check_whole("version", version, 0, VERSION_MAX)
+    if by is not None:
+        check_name("actor", by)
+    check_why(why)

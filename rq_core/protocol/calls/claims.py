@@ -1,0 +1,170 @@
+"""Claims, and how they end: complete, fail, rollback; turn, which completes and claims; and extend, which keeps them.
+
+A worker puts several of these calls into one round trip:
+:meth:`rq_core.protocol.engine.delivery.Delivery.carry_out`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from rq_core.model.job import Claim, spec_and_wait
+from rq_core.model.result_encoding import unpack
+from rq_core.protocol.engine.plan import Call, parse_pairs
+
+CLAIM_BYTES: Final = 1024 * 1024
+SWEEP_MAX: Final = 250
+"""Most expired, due or forgotten things that one claim takes care of, of each kind."""
+
+
+NO_VALUES: Final[Mapping[int, str]] = MappingProxyType({})
+NO_TAIL: Final[Mapping[int, tuple[str, str]]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim brought."""
+
+    jobs: tuple[Claim, ...]
+    now_ms: int
+    next_due_ms: int | None
+    """When the next scheduled job is due, if one is."""
+    more: bool
+    """Whether claimable jobs are left."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Of a turn: why a success that it reports is refused, ``gone`` or ``stale``, by the job's id."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The history of Redis in which the jobs were claimed, None if there are none."""
+        return int(self.jobs[0].fence.partition("-")[0]) if self.jobs else None
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """What a worker learns when it extends its leases."""
+
+    lost: tuple[str, ...]
+    cancelling: tuple[str, ...]
+
+
+def claim(
+    queue: str,
+    worker: str,
+    limit: int,
+    *,
+    bytes_max: int = CLAIM_BYTES,
+    sweep_max: int = SWEEP_MAX,
+) -> Call[Claimed]:
+    """Take up to ``limit`` jobs, and do what is due in the queue."""
+    args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
+    return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
+
+
+def turn(
+    queue: str,
+    worker: str,
+    limit: int,
+    held: Sequence[tuple[str, str]],
+    values: Mapping[int, str] = NO_VALUES,
+    *,
+    bytes_max: int = CLAIM_BYTES,
+    sweep_max: int = SWEEP_MAX,
+) -> Call[Claimed]:
+    """Report success of (id, fence) pairs, and take up to ``limit`` jobs as ``claim`` does, the places that become free
+    among them. Both happen, or neither. ``values`` are what handlers returned, by the place of their pair from 1, if
+    that is kept: JSON behind its digest (:mod:`rq_core.model.result_encoding`), or ``!`` and why it is not."""
+    args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
+    ids = tuple(h[0] for h in held)
+    return Call(
+        "turn",
+        queue,
+        args,
+        lambda reply: parse_claimed(queue, reply),
+        held,
+        ids,
+        tail=_tail(values),
+    )
+
+
+def complete(
+    queue: str,
+    worker: str,
+    held: Sequence[tuple[str, str]],
+    values: Mapping[int, str] = NO_VALUES,
+) -> Call[dict[str, str]]:
+    """Report success of (id, fence) pairs; the answer is why some were refused, by id. ``values``: see turn."""
+    ids = tuple(h[0] for h in held)
+    return Call("complete", queue, {"worker": worker}, parse_pairs, held, ids, tail=_tail(values))
+
+
+def _tail(values: Mapping[int, str]) -> Mapping[int, tuple[str, str]]:
+    return {place: unpack(value) for place, value in values.items()} if values else NO_TAIL
+
+
+def fail(
+    queue: str, worker: str, held: Sequence[tuple[str, str, str, int, str, str]]
+) -> Call[dict[str, str]]:
+    """Report failure of (id, fence, retry|final, delay_ms, reason, error JSON); the answer is the outcomes."""
+    return Call("fail", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
+
+
+def rollback(
+    queue: str,
+    worker: str,
+    held: Sequence[tuple[str, str, str, str, str, int]],
+    *,
+    backoff_ms: int = 1_000,
+    backoff_max_ms: int = 60_000,
+    unknown_max: int = 100,
+) -> Call[dict[str, str]]:
+    """Give back (id, fence, reason, error JSON, lane, delay_ms); the answer is the outcomes by id. A lane that is
+    not empty is where the job goes if its task's policy has changed."""
+    args = {
+        "worker": worker,
+        "backoff_ms": backoff_ms,
+        "backoff_max_ms": backoff_max_ms,
+        "unknown_max": unknown_max,
+    }
+    return Call("rollback", queue, args, parse_pairs, held, tuple(h[0] for h in held))
+
+
+def extend(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[Extended]:
+    """Keep the leases of (id, fence) pairs."""
+    return Call("extend", queue, {"worker": worker}, parse_extended, held)
+
+
+def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
+    now, next_due, more, fence, *refused = reply[0].split(" ")
+    now_ms, jobs = int(now), []
+    # This is done for every job that a worker runs.
+    for word, value in zip(reply[1::2], reply[2::2], strict=True):
+        try:
+            spec, waited_s = spec_and_wait(value, now_ms)
+            if " " in word:
+                job_id, lane, *counts = word.split(" ")
+                claim, failed, lost = map(int, counts) if counts else (1, 0, 0)
+                lane = "" if lane == "-" else lane
+                # The line before the JSON is that of its first wait, which a scope or an earlier claim has ended.
+                waited_s = None
+            else:
+                job_id, lane, claim, failed, lost = word, "", 1, 0, 0
+        except ValueError:
+            # A JSON that cannot be read ends this claim; the other jobs of the answer are begun.
+            said = f"the state of the job reads {word!r}"
+            jobs.append(Claim(queue, word.partition(" ")[0], fence, 1, 0, 0, said))
+            continue
+        jobs.append(Claim(queue, job_id, fence, claim, failed, lost, spec, lane, waited_s))
+    due = None if next_due == "-" else int(next_due)
+    return Claimed(tuple(jobs), now_ms, due, more == "1", parse_pairs(refused))
+
+
+def parse_extended(reply: Sequence[Any]) -> Extended:
+    outcomes = parse_pairs(reply[1:])
+    return Extended(
+        lost=tuple(i for i, o in outcomes.items() if o == "lost"),
+        cancelling=tuple(i for i, o in outcomes.items() if o == "cancelling"),
+    )

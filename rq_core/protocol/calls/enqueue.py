@@ -1,0 +1,370 @@
+"""Enqueue: jobs on their way into queues, in chunks, and what became of each."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import starmap
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+
+from rq_core import errors
+from rq_core.errors import RqCoreError
+from rq_core.model.job import KEEP_TIE, NewJob, Profile, spec_with_headers, spec_with_keep
+from rq_core.protocol.engine.delivery import Begun, Delivery
+from rq_core.protocol.engine.plan import Call, Plan
+
+ENQUEUE_CHUNK: Final = 250
+"""Most jobs in one enqueue call, so that none keeps Redis from others for long: about 3 ms of its time."""
+LANE_COST: Final = 2
+"""A job that goes into a lane counts for so many in a chunk: it takes Redis so much longer, up to three times if the
+lane is its own."""
+RULES_COST: Final = 4
+"""So many of the rules for full scopes cost Redis as much as one more job. A call has about 1,000 of them at most."""
+ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
+
+_BARE: Final = frozenset({"duplicate", "mismatch"})
+"""Outcomes of which there is nothing to say but the id."""
+
+T = TypeVar("T")
+Record = tuple[str, str, str, str, str]
+
+
+class Accepted(NamedTuple):
+    """What became of an enqueue."""
+
+    ids: tuple[str, ...]
+    """The jobs that are now in their queues, in the order given."""
+    duplicates: tuple[str, ...] = ()
+    """Ids that were live already, or are remembered; their jobs were not touched."""
+    discarded: tuple[tuple[str, str], ...] = ()
+    """(id, scope) of jobs that were dropped because that scope was full and its cap says discard."""
+    rejected: tuple[tuple[str, str], ...] = ()
+    """(id, scope) of jobs that were not taken: that scope is full and its cap says reject, or, where the scope is a
+    lane, as many wait there as its max_waiting allows."""
+    held: tuple[tuple[str, str], ...] = ()
+    """(id, other id) of jobs that were not taken: the other job stands in their place. It holds the name of that unique
+    job, or has held it when the id was enqueued before, and the id is remembered."""
+    replaced: tuple[tuple[str, str], ...] = ()
+    """(id, other id) of unique jobs that are in their queues, in the place of the other job, which is gone."""
+    mismatched: tuple[str, ...] = ()
+    """Ids that are live or remembered, of calls with another task or other arguments: nothing was done."""
+
+    @classmethod
+    def sum(cls, parts: Sequence[Accepted]) -> Accepted:
+        """Several, one after the other, as one."""
+        if len(parts) == 1:
+            return parts[0]
+        wholes: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
+        for part in parts:
+            for whole, some in zip(wholes, part, strict=True):
+                whole.extend(some)
+        return cls(*map(tuple, wholes))
+
+    def others(self) -> dict[str, Accepted]:
+        """The outcome of each job that was not accepted, by id."""
+        return (
+            {i: Accepted((), (i,)) for i in self.duplicates}
+            | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
+            | {i: Accepted((), (), (), ((i, on),)) for i, on in self.rejected}
+            | {i: Accepted((), held=((i, by),)) for i, by in self.held}
+            | {i: Accepted((), mismatched=(i,)) for i in self.mismatched}
+            | {i: Accepted((i,), replaced=((i, old),)) for i, old in self.replaced}
+        )
+
+
+class Enqueue:
+    """The calls that hand jobs over."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def chunk(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
+        """One chunk of jobs of one queue, with one ``spec_max``."""
+        kinds, records = pack(jobs)
+        return Call(
+            "enqueue",
+            queue,
+            {
+                "by": self._delivery.name,
+                "spec_max": jobs[0].spec_max if jobs else 0,
+                "kinds": kinds,
+            },
+            lambda others: parse_accepted(jobs, others),
+            records,
+            tuple([job.id for job in jobs]),
+        )
+
+    def fitting(self, jobs: Sequence[NewJob]) -> int:
+        """How many of these jobs of one queue, from the first on, go into one chunk."""
+        return len(next(iter(_chunks(jobs)), ("", []))[1])
+
+    def one(self, job: NewJob) -> Plan[Accepted]:
+        """Hand over one job."""
+        return self._delivery.call(self.chunk(job.queue, (job,)))
+
+    def many(
+        self, jobs: Iterable[NewJob], told: Callable[[str, Accepted], None] = lambda *_: None
+    ) -> Plan[Accepted]:
+        """Hand over jobs, of one queue or several, in chunks that are each accepted whole or not at all. ``told`` is
+        called with the queue of each chunk and what became of it.
+
+        One chunk is on its way at a time; the next is made ready meanwhile. An error that stops it half-way carries
+        what was accepted before in ``accepted``.
+        Raises InvalidOption for what is no job.
+        """
+        parts: list[Accepted] = []
+        calls = _Ahead(starmap(self.chunk, _chunks(jobs)))
+        try:
+            for call in calls:
+                call.meanwhile = calls.prepare
+                parts.append((yield from self._delivery.call(call)))
+                told(call.queue, parts[-1])
+        except (
+            BaseException
+        ) as error:  # Also what the generator of the jobs raises, and what ends the program.
+            tell_accepted(error, parts)
+            raise
+        return Accepted.sum(parts)
+
+
+def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
+    """Let what stopped an enqueue carry, as ``accepted``, what was accepted before."""
+    # A producer's own error may be one that cannot be changed; it must come through all the same.
+    with contextlib.suppress(Exception):
+        error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
+
+
+def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
+    """``others`` are (position from 1, outcome, scope) of the jobs that were not accepted, flat."""
+    if not others:
+        return Accepted(tuple([job.id for job in jobs]))
+    outcomes: dict[str, list[Any]] = {
+        "duplicate": [], "discarded": [], "rejected": [], "held": [], "replaced": [], "mismatch": [],
+    }  # fmt: skip
+    left: dict[int, bool] = {}
+    for at in range(0, len(others), 3):
+        place, outcome, scope = int(others[at]) - 1, others[at + 1], others[at + 2]
+        if outcome != "replaced":
+            left[place] = True
+        job_id = jobs[place].id
+        outcomes[outcome].append(job_id if outcome in _BARE else (job_id, scope))
+    ids = tuple(job.id for place, job in enumerate(jobs) if place not in left)
+    return Accepted(ids, *map(tuple, outcomes.values()))
+
+
+class _Chunk:
+    """Jobs of one queue on their way into a call."""
+
+    __slots__ = ("cost", "jobs", "size")
+
+    def __init__(self) -> None:
+        self.jobs: list[NewJob] = []
+        self.size = 0
+        self.cost = 0
+
+
+def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
+    """Jobs by queue, in chunks bounded in number and bytes; order within a queue is kept."""
+    waiting: dict[str, _Chunk] = {}
+    for job in jobs:
+        given: object = job
+        if not isinstance(given, NewJob):
+            raise errors.InvalidOption.of(
+                "jobs", type(given), "must be jobs, each as task.job(…) or app.job(…) makes it"
+            )
+        queue = job.queue
+        chunk = waiting.get(queue)
+        if chunk is not None and chunk.jobs[0].spec_max != job.spec_max:
+            yield queue, waiting.pop(queue).jobs
+            chunk = None
+        if chunk is None:
+            chunk = waiting[queue] = _Chunk()
+        chunk.jobs.append(job)
+        chunk.size += len(job.args_json)
+        if job.headers_json:
+            chunk.size += len(job.headers_json)
+        chunk.cost += LANE_COST + job.full.count(" ") // RULES_COST if job.lane else 1
+        if chunk.cost >= ENQUEUE_CHUNK or chunk.size >= ENQUEUE_CHUNK_BYTES:
+            yield queue, waiting.pop(queue).jobs
+    for queue, chunk in waiting.items():
+        yield queue, chunk.jobs
+
+
+def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
+    """Return the ``kinds`` and the records of a call that enqueues these jobs.
+
+    A kind is [priority, delay in ms, head, detail, full], the instant at which such a job is due, if that is given, and
+    its ties, if it has some; a record is id, kind (its place in ``kinds``, from 1), digest of the arguments and
+    the timeout (and the name, if it has one), lane, and spec.
+    """
+    kinds: list[str] = []
+    places: dict[tuple[int, int, str, int, str], str] = {}
+    records: list[Record] = []
+    sha256 = hashlib.sha256
+    last = None
+    kind = before = after = ""
+    for (
+        job_id,
+        _,
+        profile,
+        args_json,
+        delay_ms,
+        lane,
+        full,
+        _,
+        headers_json,
+        due_ms,
+        ties,
+        name,
+        call,
+    ) in jobs:
+        # Profiles are cached, and equal ones that are not the same only make one kind more.
+        which = (id(profile), delay_ms, full, due_ms, ties)
+        if which != last:
+            last = which
+            known = places.get(which)
+            if known is None:
+                kinds.append(_kind(profile, delay_ms, full, due_ms, ties))
+                known = places[which] = str(len(kinds))
+            kind = known
+            before, after = profile.spec_parts
+        digest = sha256(f"{args_json}{after[:-1]}".encode()).hexdigest()[:32]
+        if name:
+            digest = f"{digest} {name}"
+        if call:
+            digest = f"{digest} {call}"
+        spec = f"{before}{args_json}{after}"
+        if headers_json:
+            spec = spec_with_headers(spec, headers_json)
+        if ties and KEEP_TIE in ties:
+            spec = spec_with_keep(spec, ties)
+        records.append((job_id, kind, digest, lane, spec))
+    return f"[{','.join(kinds)}]", records
+
+
+def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
+    """The ``kinds`` of a call with jobs of one kind."""
+    return f"[{_kind(profile, delay_ms, full, due_ms, ties)}]"
+
+
+@lru_cache(maxsize=1024)
+def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
+    kind: tuple[Any, ...] = (profile.rank, delay_ms, profile.head, profile.detail, full)
+    if due_ms or ties:
+        kind = (*kind, due_ms)
+    if ties:
+        kind = (*kind, json.loads(ties))
+    return json.dumps(kind, separators=(",", ":"))
+
+
+class _Ahead(Generic[T]):
+    """Iterates over ``items``, at most one of them ahead. What making an item raises comes when it is its turn."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = iter(items)
+        self._made: list[T] = []
+        self._error: BaseException | None = None
+
+    def prepare(self) -> None:
+        """Make the next item, unless that has been done. Does not raise."""
+        if self._made or self._error is not None:
+            return
+        try:
+            self._made.append(next(self._items))
+        except BaseException as error:  # noqa: BLE001 - also StopIteration; __next__ raises it
+            self._error = error
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        self.prepare()
+        if self._error is not None:
+            raise self._error
+        return self._made.pop()
+
+
+# One job's enqueue as one command, without a plan: what producers send most often.
+#
+# A plan takes a producer longer than the command that it makes. So that is put together here of parts that are kept.
+# If the answer is anything but that the job was accepted, the plan goes on with the same slot and number, as if it had
+# sent the command itself: whatever can happen to a call is said once, in :mod:`rq_core.protocol.engine.delivery`.
+
+ACCEPTED: Final = [["ok"]]
+"""The replies to a command whose job was accepted."""
+KINDS_MAX: Final = 1_000
+"""Kinds of jobs whose text is kept; with as many, all are forgotten."""
+
+
+class Single:
+    """Enqueues of one job."""
+
+    def __init__(self, delivery: Delivery, enqueue: Enqueue) -> None:
+        self._delivery = delivery
+        self._enqueue = enqueue
+        self._kinds: dict[tuple[int, int, str, int, str], tuple[Profile, str]] = {}
+        """``kinds`` of a call, by the profile's number and whatever else of the job it depends on. The profile is kept,
+        so that its number is no other one's."""
+
+    def begin(self, job: NewJob) -> Begun | None:
+        """The command that enqueues a job, to be sent at once. None: its queue has not been met, which is a plan's.
+
+        If the replies are not ACCEPTED, ``rest`` says what became of it. ``end`` must be called in any case.
+        """
+        delivery = self._delivery
+        if not delivery.has_met(job.queue):
+            return None
+        (
+            job_id,
+            _,
+            profile,
+            args_json,
+            delay_ms,
+            lane,
+            full,
+            spec_max,
+            headers_json,
+            due_ms,
+            ties,
+            name,
+            call,
+        ) = job
+        which = (id(profile), delay_ms, full, due_ms, ties)
+        kept = self._kinds.get(which)
+        if kept is None:
+            if len(self._kinds) >= KINDS_MAX:
+                self._kinds = {}
+            kept = self._kinds[which] = (profile, kinds_of(profile, delay_ms, full, due_ms, ties))
+        before, after = profile.spec_parts
+        spec = f"{before}{args_json}{after}"
+        if headers_json:
+            spec = spec_with_headers(spec, headers_json)
+        if ties and KEEP_TIE in ties:
+            spec = spec_with_keep(spec, ties)
+        digest = hashlib.sha256(f"{args_json}{after[:-1]}".encode()).hexdigest()[:32]
+        if name:
+            digest = f"{digest} {name}"
+        if call:
+            digest = f"{digest} {call}"
+        slot = delivery.take_slot(job.queue, "enqueue")
+        command = (
+            *delivery.head("enqueue", job.queue),
+            slot.name, slot.number, delivery.name, spec_max, kept[1], job_id, "1", digest, lane, spec,
+        )  # fmt: skip
+        return Begun(command, slot, delivery.asking.clock())
+
+    def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
+        """What is left to do, and what became of the job. The first Send has been sent: it is owed its replies. Raises
+        what the job was refused with."""
+        result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
+        if isinstance(result, RqCoreError):
+            raise result
+        accepted: Accepted = result
+        return accepted
+
+    def end(self, job: NewJob, begun: Begun) -> None:
+        """Let other calls have the slot."""
+        self._delivery.end("enqueue", job.queue, begun)

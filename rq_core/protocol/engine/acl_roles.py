@@ -1,0 +1,239 @@
+"""What a user of Redis must be allowed to, by role: the least with which each does its whole work.
+
+What scripts need comes from the scripts: Redis checks the rights of who calls them, for the keys of a call and for each
+command in it. What is sent besides them stands in ROLES. ``rq-core acl`` and docs/reference/rights.md are made of this.
+
+Rights are given per command and per key, not per script. A producer is kept from settling claims because that needs
+``leases``, which it may not touch. What it may do with the keys that it shares with others, it may also do by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from rq_core.errors import InvalidOption
+from rq_core.model.keys import CHANNEL, DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
+from rq_core.protocol.engine.plan import Plan, Send
+from rq_core.scripts.plain import plain
+from rq_core.scripts.script import names, script
+
+_CALLED: Final = re.compile(r"\('([A-Z]+)'")
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,128}")
+
+LOOKING: Final = ("select", "info", "cluster|slots", "asking")
+"""What every role sends to meet a server; the last two in a cluster only."""
+CALLING: Final = ("fcall", "evalsha", "script|load")
+"""What a role sends besides, if it calls scripts."""
+ADDING: Final = ("sadd", "sismember")
+"""What a role does with the list of queues, if its scripts may make a queue."""
+LISTENING: Final = ("ssubscribe", "sunsubscribe")
+"""What a role sends besides, if it waits for ends of jobs."""
+OF_CHANNEL: Final = frozenset({*LISTENING, "spublish"})
+"""What a role sends for a queue's channel, and for no key."""
+_COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
+
+
+class Role(NamedTuple):
+    """What a user of Redis does with queues."""
+
+    does: str
+    scripts: tuple[str, ...]
+    sends: tuple[str, ...]
+    """Commands for a queue's keys, beside those of the scripts, of LOOKING and of CALLING."""
+    reads: tuple[str, ...] = ()
+    """Keys that it only reads, and no script of it touches."""
+    writes: tuple[str, ...] = ()
+    """Keys that it writes, and no script of it touches."""
+    lists: tuple[str, ...] = ()
+    """Commands for the list of queues, and for no other key."""
+
+
+_PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen")
+ROLES: Final = {
+    "producer": Role(
+        "enqueues, cancels, edits, asks how its jobs stand, and waits for them",
+        _PRODUCER,
+        ("eval_ro", "hget", *LISTENING),
+        ("tasks",),
+        lists=ADDING,
+    ),
+    "worker": Role(
+        "runs jobs, declares its tasks' caps, and enqueues what handlers and hooks do",
+        (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
+        (
+            *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
+            "hmget", "hset", "hsetnx", "hdel", "zrangebyscore", *LISTENING,
+        ),
+        writes=("workers",),
+        lists=ADDING,
+    ),
+    "mirror": Role(
+        "writes the events into SQL, trims them, and switches a queue's log on or off",
+        ("handshake", "attach", "baseline", "trim"),
+        (*_COUNTS, "hscan", "xrange", "xrevrange", "xread"),
+        ("ready:0", "ready:1", "ready:2", "ready:3", "waiting", "open", "scheduled", "leases", "dead"),
+        lists=(*ADDING, "smembers"),
+    ),
+    "operator": Role(
+        "all of `rq-core` but the worker: looks, cancels, edits, requeues, prunes, sets caps, repairs, restores,"
+        " deletes",
+        names(),
+        (
+            *_COUNTS, *LISTENING, "multi", "exec", "eval",
+            "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos",
+            "xlen", "xrange", "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscan",
+            "zscore", "zcount",
+        ),
+        writes=("workers",),
+        lists=(*ADDING, "smembers", "srem"),
+    ),
+    "viewer": Role(
+        "looks and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
+        (),
+        (
+            *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
+            "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
+        ),
+        tuple(key.name for key in KEYS),
+        lists=("smembers",),
+    ),
+    "preparer": Role(
+        "loads the functions that all others call: `rq-core server prepare`",
+        (),
+        ("function|load", "function|list", "function|delete"),
+    ),
+}  # fmt: skip
+"""All that call scripts may load scripts, which are known by their digest. Only the preparer, which may touch no key,
+loads functions: a user that may load a function may replace one that others call with their own rights."""
+
+
+@cache
+def commands_of(name: str) -> frozenset[str]:
+    """The commands that a script may send, in small letters."""
+    return frozenset(word.lower() for word in _CALLED.findall(script(name).text))
+
+
+def commands(role: str) -> list[str]:
+    """All commands of a role, sorted."""
+    known = ROLES[role]
+    calling = CALLING if known.scripts else ()
+    of_scripts = (c for name in known.scripts for c in commands_of(name))
+    return sorted({*LOOKING, *calling, *known.sends, *of_scripts})
+
+
+def keys(role: str) -> tuple[list[str], list[str]]:
+    """The keys of a queue that a role writes, or gives to scripts that might, and those that it only reads."""
+    writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
+    writes |= set(ROLES[role].writes)
+    order = [key.name for key in KEYS]
+    return (
+        [name for name in order if name in writes],
+        [name for name in order if name in ROLES[role].reads and name not in writes],
+    )
+
+
+def uses_channel(role: str) -> bool:
+    """Whether a role tells of ends of jobs, or is told of them."""
+    return not OF_CHANNEL.isdisjoint(commands(role))
+
+
+def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[str]:
+    """The rules of ``ACL SETUSER`` for exactly the role's rights, in the queues whose name fits the pattern.
+
+    Raises InvalidOption for a role or pattern that is none.
+    """
+    if role not in ROLES:
+        raise InvalidOption.of("role", role, f"must be one of {', '.join(ROLES)}")
+    if not _PATTERN.fullmatch(queue):
+        must = "must be a queue's name, in which * and ? may stand for others"
+        raise InvalidOption.of("queue", queue, must)
+    tag = f"{check_name('prefix', prefix)}:{{{queue}}}:"
+    writes, reads = keys(role)
+    every = [f"~{tag}*"] if len(writes) == len(KEYS) else [f"~{tag}{name}" for name in writes]
+    only_reads = [f"%R~{tag}*"] if len(reads) == len(KEYS) else [f"%R~{tag}{n}" for n in reads]
+    return [
+        *every,
+        *only_reads,
+        *([f"&{tag}{CHANNEL}"] if uses_channel(role) else []),
+        *(f"+{command}" for command in commands(role)),
+        *_of_the_list(role, prefix),
+    ]
+
+
+def _of_the_list(role: str, prefix: str) -> list[str]:
+    """The rules for the list of queues, which all share: a selector, so that no other command reaches it."""
+    lists = ROLES[role].lists
+    if not lists:
+        return []
+    key = f"{'~' if 'sadd' in lists else '%R~'}{queues_key(prefix)}"
+    first, *others = (key, *(f"+{command}" for command in lists))
+    return [f"({first}", *others[:-1], f"{others[-1]})"]
+
+
+def beyond(role: str) -> list[str]:
+    """The scripts that are not the role's, but need nothing that it may not: Redis cannot keep it from them."""
+    writes, _ = keys(role)
+    may = set(commands(role))
+    return [
+        name
+        for name in names()
+        if name not in ROLES[role].scripts
+        and set(script(name).all_keys) <= set(writes)
+        and commands_of(name) <= may
+    ]
+
+
+# Which right a user of Redis lacks, where Redis refuses a call or a command.
+
+_KEYLESS: Final = frozenset({"INFO", "TIME"})
+
+_OF_KEYS: Final = frozenset({"exists", "unlink"})
+
+
+def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
+    """Which keys of plain commands the user may not touch so, as rules."""
+    checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
+    return list(dict.fromkeys((yield from _denied(checks))))
+
+
+def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
+    """Which rights the user lacks that a script needs in a queue, as rules. Empty if that cannot be found out."""
+    told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
+    checks: list[tuple[str, Sequence[str]]] = [
+        (f"~{key}", ("FCALL", "f", "1", key)) for key in told
+    ]
+    # A user that lacks the channel does all its work: those who wait for its jobs find their ends a little later.
+    for command in sorted(commands_of(name) - OF_CHANNEL):
+        key = () if command.upper() in _KEYLESS else (told[0],)
+        # All arguments of these are keys.
+        others = () if command in _OF_KEYS else ("1", "1", "1")
+        checks.append((f"+{command}", (command, *key, *others)))
+    return (yield from _denied(checks))
+
+
+def _denied(checks: Iterable[tuple[str, Sequence[str]]]) -> Plan[list[str]]:
+    asked = list(checks)
+    (sha,) = yield Send([["SCRIPT", "LOAD", plain("probe")]])
+    if isinstance(sha, Exception):
+        return []
+    (denied,) = yield Send([["EVALSHA", sha, 0, json.dumps([list(c) for _, c in asked])]])
+    return [] if isinstance(denied, Exception) else [asked[int(at) - 1][0] for at in denied]
+
+
+def is_denial(text: str) -> bool:
+    """Whether an error reply says that the user may not do this."""
+    return (
+        text.startswith("NOPERM")
+        or "The user executing the script" in text
+        or "ACL failure" in text
+    )
+
+
+def words_of(lacks: Sequence[str], text: str) -> str:
+    """What to tell who lacks rights."""
+    what = f"the right {' '.join(lacks)}" if lacks else "a right"
+    return f"its user lacks {what}; `rq-core acl` prints what each role needs ({text})"

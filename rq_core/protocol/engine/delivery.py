@@ -1,0 +1,485 @@
+"""How a call is carried out, whatever happens on the way.
+
+Call slots and their numbers, re-sending with the same number after a lost reply, loading scripts that the server
+forgot, the handshake that a new epoch asks for, and what an error reply means.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from rq_core import errors
+from rq_core.model.ids import boot_id
+from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
+from rq_core.model.table.machine import LAYOUT
+from rq_core.protocol.engine import acl_roles, server_check
+from rq_core.protocol.engine.plan import (
+    Call,
+    Lost,
+    Patience,
+    Pause,
+    Plan,
+    ReplyError,
+    Send,
+    T,
+    says_full,
+)
+from rq_core.protocol.engine.queue_check import epoch_of
+from rq_core.protocol.engine.retried_commands import Asking, meaning_of, pause, wrong_type
+from rq_core.scripts.script import Script, function
+
+log = logging.getLogger(__name__)
+
+LISTING: Final = Patience(unsent=1.0, unknown=1.0)
+"""How long a queue that is on the list already is told to it again."""
+ROUNDS_MAX: Final = 3
+"""Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
+
+
+_unprepared: Final[set[str]] = set()
+"""The servers, by URL, of which this process has said that they lack this version's functions."""
+
+
+def _say_unprepared(url: str) -> None:
+    """Say once in a process what an operator can do where this user may load no functions."""
+    if url not in _unprepared:
+        _unprepared.add(url)
+        log.warning(
+            "%s lacks this version's functions, and this user may load none: calls go on as scripts, which take"
+            " the server longer. `rq-core server prepare`, run as a user that may load functions (`rq-core acl"
+            " preparer` prints one), loads them for all; a process that begins afterwards calls them",
+            url,
+        )
+
+
+class Slot:
+    """A call slot: its calls are numbered, and one is in flight."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = 0
+
+
+class Begun(NamedTuple):
+    """A call that a client sends without a plan."""
+
+    command: Sequence[Any]
+    slot: Slot | None
+    since: float
+    """On the clock of ``asking``."""
+
+
+def _too_many(rounds: int) -> Exception | None:
+    if rounds <= ROUNDS_MAX:
+        return None
+    return ReplyError("its history, or what scripts it knows, keeps changing")
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """What a queue says of itself."""
+
+    epoch: int
+    now_ms: int
+    lease_ms: int
+    paused: bool
+    audit: bool
+    audit_id: str | None
+    started: str | None
+    """Why this handshake started an epoch, if it did."""
+
+
+class Delivery:
+    """Carries calls out. ``name`` names their client; it is unique per boot."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        url: str = "",
+        name: str | None = None,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        scripts: Callable[[str], Script] = function,
+    ) -> None:
+        self.asking = Asking(prefix=prefix, url=url, patience=patience, clock=clock)
+        self.ask = self.asking.ask
+        self.prefix = self.asking.prefix
+        name = check_name("client", name or boot_id("c"))
+        self._scripts = scripts
+        self._functions = True
+        self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
+        """How commands begin, by script and queue."""
+        self._facts: defaultdict[str, set[str]] = defaultdict(set)
+        """By queue: the facts whose keys its calls carry, since one was answered ``with``."""
+        self._floors: dict[str, int] = {}
+        self._unlisted: set[str] = set()
+        """Queues that were made here and are not on the list yet."""
+        self._begin_process(name)
+
+    def _begin_process(self, name: str) -> None:
+        self.name = name
+        self._free: defaultdict[tuple[str, str], list[Slot]] = defaultdict(list)
+        # Name and number in one: threads that do this at once must not make two slots of one name.
+        self._serial = zip(itertools.repeat(name), itertools.count(1), strict=False)
+        self._met: set[str] = set()
+        # Last: who finds its own process here must find nothing of its parent's any more.
+        self._pid = os.getpid()
+
+    def _script(self, name: str) -> Script:
+        made = self._scripts(name)
+        return made if self._functions or made.instead is None else made.instead
+
+    def _use_functions(self, use: bool) -> None:
+        self._functions = use
+        self._heads = {}
+
+    def _carry_keys(self, queue: str, facts: Iterable[str]) -> None:
+        self._facts[queue].update(facts)
+        self._heads = {at: head for at, head in self._heads.items() if at[1] != queue}
+
+    def has_met(self, queue: str) -> bool:
+        """Whether a queue was met, so that it needs no handshake before a call."""
+        return queue in self._met
+
+    def head(self, name: str, queue: str) -> tuple[Any, ...]:
+        """How a call's command begins, as this server takes it by what is known of it now."""
+        head = self._heads.get((name, queue))
+        if head is None:
+            keys = queue_keys(queue, self.prefix)
+            head = self._script(name).head(keys, self._facts.get(queue, ()))
+            self._heads[name, queue] = head
+        return head
+
+    def get_ready(self, *names: str) -> None:
+        """Put the texts of these scripts together now: the first call that needs one would wait for it."""
+        for name in names:
+            self._script(name)
+
+    def _slot_for(self, call: Call[Any]) -> Slot | None:
+        if "slot" in self._script(call.script).args:
+            return self.take_slot(call.queue, call.script)
+        return None
+
+    def take_slot(self, queue: str, name: str) -> Slot:
+        """A slot of this script that no call is using, with its next number."""
+        if os.getpid() != self._pid:
+            # A forked child must not go on with its parent's slots: both would use the same numbers.
+            self._begin_process(boot_id(self.name.partition("-")[0]))
+        try:
+            slot = self._free[queue, name].pop()
+        except IndexError:
+            who, number = next(self._serial)
+            slot = Slot(f"{who}.{name}.{number}")
+        slot.number += 1
+        return slot
+
+    def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
+        """Carry out calls in one pipelined round trip, and again what got no answer, until each has one.
+
+        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience ends.
+        """
+        if not calls:
+            return []
+        slots = [self._slot_for(call) for call in calls]
+        try:
+            return (yield from self._settle(calls, slots))
+        finally:
+            for call, slot in zip(calls, slots, strict=True):
+                if slot is not None:
+                    self._free[call.queue, call.script].append(slot)
+
+    def begin(self, call: Call[Any]) -> Begun:
+        """Give a call its slot and number, for a client that sends the command by itself, without a plan.
+
+        If the answer is ``ok``, ``call.parse`` reads the rest of it; else ``go_on`` does what is left. ``end`` must be
+        called in any case.
+        """
+        slot = self._slot_for(call)
+        return Begun(self._command(call, slot), slot, self.asking.clock())
+
+    def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:
+        """Do what is left of a call that was begun and sent. The first Send is that command again: it is owed the
+        replies that came. Returns a value or an RqCoreError."""
+        (result,) = yield from self._settle([call], [begun.slot], begun.since)
+        return result
+
+    def end(self, script: str, queue: str, begun: Begun) -> None:
+        """Let other calls have the slot."""
+        if begun.slot is not None:
+            self._free[queue, script].append(begun.slot)
+
+    def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
+        """The command of a call, as this server takes it by what is known of it now."""
+        made, args = self._script(call.script), call.args
+        if slot is not None:
+            args = {**args, "slot": slot.name, "number": slot.number}
+        return made.filled(self.head(call.script, call.queue), args, call.each, call.tail)
+
+    def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
+        self,
+        calls: Sequence[Call[Any]],
+        slots: Sequence[Slot | None],
+        since: float | None = None,  # when they were begun, if that was before now
+    ) -> Plan[list[Any]]:
+        commands = [self._command(*each) for each in zip(calls, slots, strict=True)]
+        results: list[Any] = [None] * len(calls)
+        waiting = list(range(len(calls)))
+        first = self.asking.clock() if since is None else since
+        lost: set[int] = set()
+        """Calls that may have been carried out."""
+        attempt = rounds = 0
+        while True:
+            left = self.asking.left(first, sent=bool(lost)) if rounds else None
+            replies = yield Send([commands[i] for i in waiting], calls[waiting[0]].meanwhile, left)
+            again: list[int] = []
+            forgotten: set[str] = set()
+            refused = False
+            strangers: set[str] = set()
+            trouble: Exception | None = None
+            for i, reply in zip(waiting, replies, strict=True):
+                if isinstance(reply, Lost):
+                    lost.add(i)
+                match meaning_of(reply, lost=i in lost):
+                    case "answer":
+                        results[i] = self._read(calls[i], reply)
+                        continue
+                    case "fatal":
+                        results[i] = yield from self._explain(calls[i], reply)
+                        continue
+                    case "epoch":
+                        strangers.add(calls[i].queue)
+                    case "with":
+                        self._carry_keys(calls[i].queue, reply[1:])
+                    case "forgotten":
+                        forgotten.add(calls[i].script)
+                    case "no functions":
+                        refused = True
+                    case _:
+                        trouble = reply
+                again.append(i)
+            if not again:
+                return results
+            waiting, rounds = again, rounds + 1
+            if refused:
+                self._use_functions(False)
+            elif forgotten:
+                trouble = (yield from self._load(forgotten)) or trouble
+            unusable, silence = yield from self._meet(
+                strangers, [calls[i] for i in waiting], sent=bool(lost)
+            )
+            for i in waiting:
+                results[i] = unusable.get(calls[i].queue)
+            waiting = [i for i in waiting if results[i] is None]
+            if not waiting:
+                return results
+            trouble = trouble or silence or _too_many(rounds)
+            if trouble is not None:
+                yield self._pause(first, bool(lost), trouble, [calls[i] for i in waiting], attempt)
+                attempt += 1
+            for i in waiting:
+                commands[i] = self._command(calls[i], slots[i])
+
+    def _meet(
+        self, queues: Iterable[str], calls: Sequence[Call[Any]], *, sent: bool
+    ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
+        """Meet queues whose history is another one. Returns what calls to some are answered: why they cannot be used,
+        since the others' calls, done or not, must not suffer for it, or that there is nothing; and, if calls may have
+        been carried out (``sent``), that there was no answer."""
+        unusable: dict[str, Any] = {}
+        for queue in sorted(queues):
+            try:
+                # A client sends such a call by itself.
+                if (yield from self._is_absent(next(c for c in calls if c.queue == queue))):
+                    unusable[queue] = next(c for c in calls if c.queue == queue).absent
+                    self._met.discard(queue)
+                    continue
+                yield from self.handshake(queue)
+            except (errors.Refused, errors.QueueDamaged) as error:
+                unusable[queue] = error
+            except (errors.ServerUnavailable, errors.OutcomeUnknown) as error:
+                # A handshake without an answer says nothing of the calls that were sent before it.
+                if not sent:
+                    raise
+                return unusable, error
+        return unusable, None
+
+    def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
+        """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""
+        made = [self._script(name) for name in sorted(names)]
+        loading = dict.fromkeys(script.loading for script in made)
+        replies = yield Send([list(command) for command in loading])
+        failed = [reply for reply in replies if isinstance(reply, Exception)]
+        for reply in failed:
+            if meaning_of(reply) in ("fatal", "no functions"):
+                if any(script.function for script in made):
+                    # A full server takes no new functions, and some services none at all; but they take scripts.
+                    self._use_functions(False)
+                    if acl_roles.is_denial(str(reply)):
+                        _say_unprepared(self.asking.url)
+                    return None
+                # It may call functions that another client loads.
+                self._use_functions(True)
+                raise errors.ServerUnsuitable(
+                    url=self.asking.url, why=f"it loads no scripts: {reply}"
+                )
+        return failed[0] if failed else None
+
+    def _check_patience(
+        self, first: float, sent: bool, trouble: Exception, calls: Sequence[Call[Any]]
+    ) -> None:
+        waited = self.asking.clock() - first
+        if sent and waited > self.asking.patience.unknown:
+            error = errors.OutcomeUnknown(seconds=waited)
+            error.ids = tuple(job_id for call in calls for job_id in call.ids)
+            raise error from trouble
+        if not sent and waited > self.asking.patience.unsent:
+            raise errors.ServerUnavailable(url=self.asking.url, why=str(trouble)) from trouble
+
+    def _pause(
+        self,
+        first: float,
+        sent: bool,
+        trouble: Exception,
+        calls: Sequence[Call[Any]],
+        attempt: int,
+    ) -> Pause:
+        """How long to wait before these calls are sent again. Raises ServerUnavailable or OutcomeUnknown when patience
+        ends."""
+        self._check_patience(first, sent, trouble, calls)
+        return pause(attempt, self.asking.left(first, sent=sent).unsent)
+
+    def _explain(self, call: Call[Any], reply: Exception) -> Plan[errors.RqCoreError]:
+        """What an error reply of Redis means to the caller."""
+        text = str(reply)
+        if says_full(reply):
+            return errors.QueueFull(queue=call.queue)
+        if "WRONGTYPE" in text:
+            return wrong_type(call.queue, text)
+        if acl_roles.is_denial(text):
+            lacks = yield from acl_roles.lacking(self.prefix, call.script, call.queue)
+            return errors.ServerUnsuitable(url=self.asking.url, why=acl_roles.words_of(lacks, text))
+        if text.startswith(
+            ("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster", "ERR it speaks ")
+        ):
+            return self.asking.unsuitable(reply)
+        return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
+
+    def _read(self, call: Call[Any], reply: Sequence[Any]) -> Any:
+        if reply[0] == "ok":
+            return call.parse(reply[1:])
+        match list(reply[1:]):
+            case ["audit_backlog", backlog, bound]:
+                return errors.AuditBacklogFull(
+                    queue=call.queue, backlog=int(backlog), bound=int(bound)
+                )
+            case ["results_full", kept, bound, setting]:
+                return errors.ResultsFull(
+                    queue=call.queue, kept=int(kept), bound=int(bound), setting=setting
+                )
+            case ["elsewhere", attached]:
+                return errors.AuditElsewhere(queue=call.queue, attached=attached)
+            case ["stamp", found]:
+                return errors.AuditStampDiffers(queue=call.queue, found=found)
+            case ["restored", last]:
+                return errors.RestoredMeanwhile(queue=call.queue, last=last)
+            case ["off"]:
+                return errors.AuditOff(queue=call.queue)
+            case ["layout", found]:
+                return errors.LayoutMismatch(queue=call.queue, found=found, known=LAYOUT)
+            case ["undeclared", scope]:
+                return errors.NothingDeclared(queue=call.queue, scope=scope)
+            case ["stale_call"]:
+                return errors.StaleCall(queue=call.queue)
+            case other:
+                return errors.BadArguments(queue=call.queue, what=" ".join(map(str, other)))
+
+    def call(self, call: Call[T]) -> Plan[T]:
+        """Carry out one call. Raises what it was refused with."""
+        if call.queue not in self._met:
+            if (yield from self._is_absent(call)):
+                return call.absent  # type: ignore[return-value]
+            yield from self.handshake(call.queue)
+        (result,) = yield from self.carry_out([call])
+        if isinstance(result, errors.RqCoreError):
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    def _is_absent(self, call: Call[Any]) -> Plan[bool]:
+        """Whether a call that makes no queue finds none. To cancel or edit jobs of an unknown queue leaves nothing
+        behind."""
+        if call.absent is None:
+            return False
+        keys = queue_keys(call.queue, self.prefix)
+        # A job may outlive a `meta` that is lost.
+        jobs = [["HGET", keys("jobs"), job_id] for job_id in call.ids]
+        found = yield from self.ask([["HGET", keys("meta"), "epoch"], *jobs], call.queue)
+        return all(each is None for each in found)
+
+    def set_floor(self, queue: str, epoch: int) -> None:
+        """New epochs of the queue must be greater than this one (a mirror knows the last that SQL has)."""
+        self._floors[queue] = epoch + 1
+
+    def handshake(self, queue: str) -> Plan[Handshake]:
+        """Meet a queue: make it if there is none, start a new epoch if Redis' history has changed."""
+        if not self._met:
+            yield from server_check.inspect(self.asking, queue)
+        call = Call(
+            "handshake",
+            queue,
+            {"by": self.name, "floor": self._floors.get(queue, 0)},
+            lambda reply: parse_handshake(queue, reply),
+        )
+        (result,) = yield from self.carry_out([call])
+        if isinstance(result, errors.RqCoreError):
+            raise result
+        # Outside the queue's Cluster slot, so it cannot be part of the script.
+        if result.started == "created":
+            self._unlisted.add(queue)
+        yield from self._list_queue(queue, new=queue in self._unlisted)
+        self._unlisted.discard(queue)
+        self._met.add(queue)
+        return result  # type: ignore[no-any-return]
+
+    def _list_queue(self, queue: str, *, new: bool) -> Plan[None]:
+        """Put the queue on the prefix' list. A full server refuses that; workers must still meet old queues.
+
+        In a cluster the list may be on another shard. An old queue was listed by who made it, so it does not wait for
+        that shard.
+        """
+        listed = queues_key(self.prefix)
+        if not new:
+            (reply,) = yield Send([["SADD", listed, queue]], None, LISTING)
+            if not isinstance(reply, Exception) or meaning_of(reply) in ("unsent", "lost"):
+                return
+        try:
+            yield from self.ask([["SADD", listed, queue]])
+        except errors.ServerUnsuitable as error:
+            if not says_full(error):
+                raise
+            (known,) = yield from self.ask([["SISMEMBER", listed, queue]])
+            if not known:
+                raise errors.QueueFull(queue=queue) from error
+
+
+def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
+    """What a queue's answer says. Raises QueueDamaged if its epoch is no number."""
+    epoch, now_ms, lease_ms, paused, audit, audit_id, started = reply
+    return Handshake(
+        epoch=epoch_of(queue, epoch),
+        now_ms=int(now_ms),
+        lease_ms=int(lease_ms),
+        paused=int(paused) == 1,
+        audit=audit == "on",
+        audit_id=None if audit_id == "-" else audit_id,
+        started=None if started == "-" else started,
+    )

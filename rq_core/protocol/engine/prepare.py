@@ -1,0 +1,53 @@
+"""Loads the functions of this version into a server, for all who call them and may load none themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rq_core.model.lib.url import is_cluster
+from rq_core.protocol.engine import server_check
+from rq_core.protocol.engine.plan import Plan, pairs_of
+from rq_core.protocol.engine.retried_commands import Asking
+from rq_core.scripts.script import function, names
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Which libraries of functions a server has now, by name."""
+
+    loaded: tuple[str, ...]
+    """Those that it lacked, or had with another text."""
+    known: tuple[str, ...]
+    """Those of this version that it had."""
+    others: tuple[str, ...]
+    """Those of other versions of rq-core."""
+
+
+def prepare(asking: Asking) -> Plan[Prepared]:
+    """Load the functions of this version that the server lacks; in a cluster all, into each primary.
+
+    A library that is there as it should be is left alone: loaded again, it would forget what it knows of its queues.
+    Raises ServerUnsuitable if the user may load no functions or the server takes none, and ServerUnavailable.
+    """
+    yield from server_check.inspect(asking)
+    (found,) = yield from asking.ask([["FUNCTION", "LIST", "LIBRARYNAME", "rqc_*", "WITHCODE"]])
+    there: dict[str, str] = dict(_library(pairs_of(entry)) for entry in found)
+    made = [function(name) for name in names()]
+    # Only one node of a cluster has said what it knows.
+    known = (
+        () if is_cluster(asking.url) else tuple(s for s in made if there.get(s.function) == s.text)
+    )
+    missing = [script for script in made if script not in known]
+    if missing:
+        yield from asking.ask([list(script.loading) for script in missing])
+    return Prepared(
+        loaded=tuple(script.function for script in missing),
+        known=tuple(script.function for script in known),
+        others=tuple(sorted(there.keys() - {script.function for script in made})),
+    )
+
+
+def _library(entry: Mapping[str, Any]) -> tuple[str, str]:
+    return str(entry["library_name"]), str(entry["library_code"])

@@ -1,0 +1,54 @@
+"""Whether a client can use a queue at all, by the facts that its ``meta`` has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rq_core.errors import LayoutMismatch, QueueDamaged
+from rq_core.model.lib.text import printable, shorten
+from rq_core.model.settings import SETTINGS
+from rq_core.model.table.machine import LAYOUT
+
+NUMBER_MAX: Final = 19
+"""Digits that a number in `meta` has less of."""
+SHOWN_MAX: Final = 40
+"""Characters of a value that are shown."""
+
+
+def check(queue: str, facts: Mapping[str, str]) -> None:
+    """Raise LayoutMismatch if this release cannot read the queue's keys, QueueDamaged if no client can meet it."""
+    check_layout(queue, facts)
+    epoch_of(queue, facts.get("epoch", "0"))
+
+
+def epoch_of(queue: str, text: object) -> int:
+    """The epoch as a number. Raises QueueDamaged if it is none."""
+    shown = str(text)
+    if _is_number(shown):
+        return int(shown)
+    raise QueueDamaged(
+        f"queue {queue!r} is damaged: its epoch in `meta` is {printable(shorten(shown, SHOWN_MAX))!r}, which is no"
+        f" number. `rq-core doctor {queue}` prints the command that sets it back",
+        queue=queue,
+        why="its epoch is no number",
+    )
+
+
+def number_of(facts: Mapping[str, str], name: str) -> int:
+    """A number of ``meta``, or its default if there is none or another text."""
+    text = facts.get(name, "")
+    if _is_number(text):
+        return int(text)
+    return SETTINGS[name].default if name in SETTINGS else 0
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < NUMBER_MAX
+
+
+def check_layout(queue: str, facts: Mapping[str, str]) -> None:
+    """Raise LayoutMismatch if this release cannot read the queue's keys. A queue without a layout is yet to be made."""
+    found = facts.get("layout")
+    if found is not None and found != str(LAYOUT):
+        raise LayoutMismatch(queue=queue, found=found, known=LAYOUT)

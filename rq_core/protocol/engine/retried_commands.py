@@ -1,0 +1,177 @@
+"""Plain commands, until there is an answer; and what an error in the place of a reply means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from rq_core import errors
+from rq_core.masking import masked
+from rq_core.model.keys import DEFAULT_PREFIX, check_name, queues_key
+from rq_core.model.lib.url import cluster_url
+from rq_core.protocol.engine import acl_roles
+from rq_core.protocol.engine.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
+from rq_core.scripts.plain import plain
+
+READ_S_MIN: Final = 1.0
+"""Seconds that an answer to a plain read is waited for at least, however little patience there is."""
+_OUTAGE: Final = (
+    "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
+    "NOREPLICAS", "UNBLOCKED",
+)  # fmt: skip
+"""Error replies that say: not now. Nothing was carried out."""
+
+
+def pause(attempt: int, left: float) -> Pause:
+    """0.05 s, doubling up to a second; but the last attempt comes when the patience ends, in ``left`` seconds."""
+    return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0, max(0.01, left)))
+
+
+def meaning_of(reply: Any, *, lost: bool = False) -> str:
+    """What a script's reply means, or the error in its place. ``lost``: an earlier reply to the same call was lost."""
+    if not isinstance(reply, Exception):
+        return reply[0] if reply[0] in ("epoch", "with") else "answer"
+    if isinstance(reply, Unsent):
+        return "unsent"
+    if isinstance(reply, Lost):
+        return "lost"
+    text = str(reply)
+    if text.startswith("NOSCRIPT") or "Function not found" in text:
+        return "forgotten"
+    if "'fcall'" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
+        return "no functions"
+    if text.startswith("EPOCH"):
+        return "epoch"
+    if lost and says_full(reply):
+        # A full server refuses a call before looking at its slot: that says nothing of the first time.
+        return "unsent"
+    return "unsent" if text.startswith(_OUTAGE) else "fatal"
+
+
+def wrong_type(queue: str, text: str) -> errors.QueueDamaged:
+    return errors.QueueDamaged(queue=queue, why=f"a key has the wrong type ({text})")
+
+
+class Asking:
+    """Asks one server, as patiently as a client is."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        url: str = "",
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.prefix = check_name("prefix", prefix)
+        # For messages only, so without its password.
+        self.url = masked(url)
+        self.patience = patience or Patience()
+        self.clock = clock
+
+    def left(self, since: float, *, sent: bool) -> Patience:
+        """What is left of the patience with a call that was begun then. ``sent``: it may have been carried out."""
+        waited = self.clock() - since
+        unknown = max(0.0, self.patience.unknown - waited)
+        return Patience(unknown if sent else max(0.0, self.patience.unsent - waited), unknown)
+
+    def _left_to_read(self, since: float) -> Patience:
+        """The same for plain reads: to send them again costs nothing, so it does not matter whether they were sent."""
+        left = max(READ_S_MIN, self.patience.unsent - (self.clock() - since))
+        return Patience(left, left)
+
+    def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
+        """Plain reads, in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
+        ``queue`` has the wrong type."""
+        first, attempt = self.clock(), 0
+        while True:
+            replies = yield Send(commands, None, self._left_to_read(first))
+            failed = [r for r in replies if isinstance(r, Exception)]
+            if not failed:
+                return replies  # type: ignore[no-any-return]
+            # Beside an outage of one node, what another says may be its consequence: all is asked again.
+            if all(meaning_of(r) == "fatal" for r in failed):
+                if queue is not None and "WRONGTYPE" in str(failed[0]):
+                    raise wrong_type(queue, str(failed[0])) from failed[0]
+                why = str(failed[0])
+                if acl_roles.is_denial(why):
+                    lacks = (yield from acl_roles.lacking_keys(commands)) if "key" in why else []
+                    why = acl_roles.words_of(lacks, why)
+                    raise errors.ServerUnsuitable(url=self.url, why=why) from failed[0]
+                at = next(n for n, reply in enumerate(replies) if reply is failed[0])
+                raise self.unsuitable(failed[0], commands[at]) from failed[0]
+            if self.clock() - first > self.patience.unsent:
+                raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
+            yield pause(attempt, self.patience.unsent - (self.clock() - first))
+            attempt += 1
+
+    def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
+        """Plain reads, in one round trip, where an error stands in the place of its reply: what one part of a cluster,
+        or one key, refuses must not hide the rest. Raises ServerUnavailable or ServerUnsuitable if nothing at all was
+        answered."""
+        if not commands:
+            return []
+        first, attempt = self.clock(), 0
+        while True:
+            replies: list[Any] = yield Send(commands, None, self._left_to_read(first))
+            failed = [r for r in replies if isinstance(r, Exception)]
+            later = [r for r in failed if meaning_of(r) in ("unsent", "lost")]
+            if not later or self.clock() - first > self.patience.unsent:
+                break
+            yield pause(attempt, self.patience.unsent - (self.clock() - first))
+            attempt += 1
+        if len(failed) == len(replies):
+            if later:
+                raise errors.ServerUnavailable(url=self.url, why=str(later[0])) from later[0]
+            raise self.unsuitable(failed[0]) from failed[0]
+        return replies
+
+    def unsuitable(self, reply: Exception, command: Sequence[Any] = ()) -> errors.ServerUnsuitable:
+        """The error for a server that answered so to ``command``."""
+        why, listed = str(reply), queues_key(self.prefix)
+        if why.startswith("WRONGTYPE") and listed in command:
+            why = (
+                f"its key {listed}, the list of queues, is no set. `redis-cli RENAME {listed} {listed}.bad` moves it"
+                " away; each producer and worker that starts then lists its queues again"
+            )
+        if why.startswith("MOVED"):
+            # Only a client whose URL does not name a cluster sees this.
+            why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
+        if why.startswith(("NOAUTH", "WRONGPASS")):
+            why = f"{why.rstrip('.')}: {_mended(why, self.url)}"
+        if why.startswith("ERR it speaks "):
+            why = f"{why}: begin the URL with {_other_scheme(self.url)}"
+        return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))
+
+
+def _mended(why: str, url: str) -> str:
+    """What to do to a URL whose user or password the server refused with ``why``. (As a password is masked in any text,
+    stars stand for it.)"""
+    if "without any password configured" in why:
+        return "the URL has a password, and the server has none: take it out of the URL"
+    scheme, _, rest = url.partition("://")
+    user, at, _ = rest.rpartition("@")
+    if why.startswith("WRONGPASS") and (":" in user or not at):
+        either = "the user or the password" if user.partition(":")[0] or not at else "the password"
+        return (
+            f"{either} in the URL is wrong. In a password write %2F for /, %40 for @ and %25 for %"
+        )
+    place = "/PATH" if scheme == "unix" else "HOST"
+    hint = "; what has no colon before it is read as the user" if at and ":" not in user else ""
+    return f"write {scheme}://:***@{place} or {scheme}://USER:***@{place}, with the password in place of ***{hint}"
+
+
+def _other_scheme(url: str) -> str:
+    """The beginning of a URL with TLS if it has none, without if it has it."""
+    scheme = url.partition("://")[0]
+    tls = scheme.startswith("rediss")
+    return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"
+
+
+def in_one_step(commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """The command that carries out ``commands``, each with its one key as first argument, and answers with a list of
+    their answers. An error stands in the place of its answer."""
+    keys = [command[1] for command in commands]
+    words = [word for name, _, *rest in commands for word in (name, len(rest), *rest)]
+    return ["EVAL", plain("in_one_step"), len(keys), *keys, *words]

@@ -1,0 +1,198 @@
+"""Whether a server can be trusted with jobs: what INFO and CONFIG say of it, judged once when a process begins.
+
+Every client looks at INFO when it first meets a server, and refuses one on which jobs could vanish or nothing can be
+written. What is only worth a warning, and what CONFIG says, is looked at by workers, mirrors and the doctor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rq_core import errors
+from rq_core.model.keys import queue_keys
+from rq_core.model.lib.url import is_cluster
+from rq_core.protocol.engine.plan import Pause, Plan, ReplyError, Send, pairs_of
+
+if TYPE_CHECKING:
+    from rq_core.protocol.engine.retried_commands import Asking
+
+log = logging.getLogger(__name__)
+
+FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
+"""An environment variable: set, and not 0, it turns refusals that one may overrule into warnings. It reaches the
+processes that a worker starts, too."""
+PROMOTION_WAIT_S: Final = 3.0
+"""Seconds that a replica gets to become the primary: a failover may be under way."""
+NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"
+_HIDDEN: Final = ("NOPERM", "ERR unknown command", "ERR unknown subcommand", "ERR CONFIG")
+_CONFIG: Final = ("save", "appendfsync", "cluster-require-full-coverage")
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What is to be said of a server."""
+
+    about: str
+    """version, replica, eviction, persistence, fsync, coverage or hidden."""
+    says: str
+    """What it is, and what to do."""
+    refuse: bool = False
+    """Whether the server must not be used."""
+    final: bool = False
+    """Whether an operator cannot overrule that."""
+    minor: bool = False
+    """Whether it is worth a line, and no warning."""
+
+
+def judge_info(info: Mapping[str, str]) -> list[Remark]:
+    """What INFO says. A field that is not there says nothing."""
+    remarks = []
+    version = info.get("redis_version", "")
+    major = version.partition(".")[0]
+    if major.isdigit() and int(major) < 7:
+        says = f"it is Redis {version}, which is too old: {NEEDED}"
+        remarks.append(Remark("version", says, refuse=True, final=True))
+    if info.get("role") == "slave":
+        where = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
+        says = f"it is a replica of {where}: name the primary in the URL"
+        remarks.append(Remark("replica", says, refuse=True))
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy.startswith("allkeys"):
+        limited = info.get("maxmemory", "0") != "0"
+        when = "when it is full" if limited else "as soon as it has a maxmemory"
+        says = f"its maxmemory-policy {policy} lets it delete jobs {when}: {SET.format('maxmemory-policy noeviction')}"
+        remarks.append(Remark("eviction", says, refuse=limited))
+    elif policy != "noeviction":
+        says = (
+            f"its maxmemory-policy is {policy}: rq-core's keys have no expiry, so they stay, but other programs' may"
+            f" go: {SET.format('maxmemory-policy noeviction')}"
+        )
+        remarks.append(Remark("eviction", says))
+    return remarks
+
+
+SET: Final = "`CONFIG SET {}`, and the same in its configuration file"
+
+
+def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> list[Remark]:
+    """What CONFIG says beside that: what a restart of the server would lose."""
+    if info.get("aof_enabled", "0") != "0":
+        if config.get("appendfsync") == "no":
+            says = "its appendfsync is no: a crash of the machine loses what the kernel had not written, some 30 s"
+            return [Remark("fsync", f"{says}: {SET.format('appendfsync everysec')}")]
+        return []
+    if "save" not in config:
+        return []
+    how = SET.format("appendonly yes")
+    if config["save"].strip():
+        says = "it writes snapshots only: a restart loses all jobs since the last one"
+    else:
+        says = "it keeps nothing on disk (no appendonly, no save): a restart loses all jobs"
+    return [Remark("persistence", f"{says}: {how}")]
+
+
+def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
+    """What CONFIG says of a cluster beside that."""
+    if config.get("cluster-require-full-coverage") != "yes":
+        return []
+    says = (
+        "its cluster-require-full-coverage is yes: while one shard has no primary, the queues of all stand still:"
+        f" {SET.format('cluster-require-full-coverage no')}, on every node"
+    )
+    return [Remark("coverage", says)]
+
+
+def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] | None]:
+    """Look at INFO, and return what it says; None if it is hidden from this user. In a cluster the shard of ``queue``
+    is asked, if one is given: another may be down. Raises ServerUnsuitable if the server must not be used,
+    ServerUnavailable."""
+    waited = 0.0
+    while True:
+        info = yield from _ask_info(asking, queue)
+        if info is None:
+            return None
+        if info.get("cluster_enabled") == "1" and not is_cluster(asking.url):
+            raise asking.unsuitable(ReplyError("MOVED"))
+        refused = [r for r in judge_info(info) if r.refuse and not (forced() and not r.final)]
+        if not refused:
+            return info
+        patience = min(PROMOTION_WAIT_S, asking.patience.unsent)
+        if refused[0].about != "replica" or waited >= patience:
+            overrule = (
+                "" if refused[0].final else f" ({FORCE_VARIABLE}=1 or --force overrules this)"
+            )
+            raise errors.ServerUnsuitable(url=asking.url, why=refused[0].says + overrule)
+        yield Pause(0.1)
+        waited += 0.1
+
+
+def check(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
+    """The same, and CONFIG: what is to be warned of. Raises ServerUnsuitable, ServerUnavailable."""
+    info = yield from inspect(asking, queue)
+    (reply,) = yield Send([["CONFIG", "GET", *_CONFIG]])
+    if isinstance(reply, Exception):
+        why = f" ({reply})" if isinstance(reply, ReplyError) else ""
+        unknown, config = hidden_config(info or {}, why), {}
+    else:
+        unknown, config = [], pairs_of(reply)
+        if "yes" in of_all(reply, "cluster-require-full-coverage"):
+            # It is enough that one node refuses, and the nodes of a cluster may differ.
+            config["cluster-require-full-coverage"] = "yes"
+    coverage = judge_coverage(config) if is_cluster(asking.url) else []
+    if info is None:
+        hidden = "INFO is hidden from this user: its version and its maxmemory-policy could not be checked"
+        return [Remark("hidden", hidden), *coverage, *unknown]
+    return [*judge_info(info), *judge_persistence(info, config), *coverage, *unknown]
+
+
+def of_all(reply: Sequence[str], name: str) -> set[str]:
+    """The values of a setting on all nodes whose answers to CONFIG GET stand one behind the other."""
+    return {value for named, value in zip(reply[::2], reply[1::2], strict=True) if named == name}
+
+
+def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
+    """What INFO alone leaves open where the user may not read CONFIG, which also has the server's passwords."""
+    hidden = f"CONFIG is hidden from this user{why}"
+    if info.get("aof_enabled", "0") != "0":
+        says = f"{hidden}: how often its append-only file reaches the disk could not be checked"
+        return [Remark("hidden", says, minor=True)]
+    says = (
+        f"it has no append-only file, and {hidden}: whether it writes snapshots could not be checked. A restart loses"
+        f" all jobs since the last one: {SET.format('appendonly yes')}"
+    )
+    return [Remark("persistence", says)]
+
+
+def warn(remarks: Iterable[Remark]) -> None:
+    """Tell the log, one line each."""
+    for remark in remarks:
+        level = logging.INFO if remark.minor else logging.WARNING
+        log.log(level, "the server: %s", remark.says, extra={"about": remark.about})
+
+
+def forced() -> bool:
+    """Whether an operator has overruled refusals."""
+    return os.environ.get(FORCE_VARIABLE, "0") not in ("", "0")
+
+
+def force() -> None:
+    """Overrule them, here and in the processes that this one starts."""
+    os.environ[FORCE_VARIABLE] = "1"
+
+
+def _ask_info(asking: Asking, queue: str | None) -> Plan[Mapping[str, str] | None]:
+    beside = []
+    if queue is not None and is_cluster(asking.url):
+        # INFO has no key: it goes where the rest of the exchange goes.
+        beside = [["HGET", queue_keys(queue, asking.prefix)("meta"), "epoch"]]
+    try:
+        text, *_ = yield from asking.ask([["INFO"], *beside], queue)
+    except errors.ServerUnsuitable as error:
+        if str(error.__cause__).startswith(_HIDDEN):
+            return None
+        raise
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

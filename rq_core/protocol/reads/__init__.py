@@ -1,0 +1,10 @@
+"""Calls that only read. Each asks one queue, or several in as many round trips as one.
+
+Read ``steps`` first.
+
+- ``reads``, ``steps``: the reads of a client; carrying out one for many queues, and reading state lines.
+- ``overview``, ``scope_reads``, ``job_reads``, ``whole_queue``: a bounded look at a queue; scopes, exactly; jobs, page
+  by page; all of a queue, for the doctor.
+- ``result_reads``, ``wait_schedule``: whether jobs have ended; when to look.
+- ``worker_registry``: the list of workers.
+"""

@@ -1,0 +1,207 @@
+"""The jobs of a queue, one by one: those that run, wait, are scheduled or dead. Every read is bounded.
+
+found = client.run(client.calls.reads.jobs("mail", states=[State.READY], task="send", limit=20))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from rq_core.errors import QueueDamaged, ServerUnsuitable
+from rq_core.model.events import Undecodable, decode
+from rq_core.model.idempotency import Result, read_result
+from rq_core.model.keys import QueueKeys, check_name
+from rq_core.model.outcome import EXPIRED
+from rq_core.model.state_line import JobState
+from rq_core.model.table.machine import PRIORITIES, Event, State
+from rq_core.protocol.engine.plan import Plan, pairs_of
+from rq_core.protocol.reads.steps import PAGE, Command, Reading, Steps, errors_of, jobs_of, time_ms
+from rq_core.protocol.reads.worker_registry import KnownTasks, known_tasks, rows_command, rows_of
+
+MEMBERS_MAX: Final = 10_000
+"""Members of the queue's keys that one list looks at: with a filter, many of them may be left out of it."""
+
+RECENT_MAX: Final = 1_000
+"""Entries of the outbox that are read for why jobs were given back."""
+_STEPS: Final = frozenset(
+    {
+        Event.CLAIMED,
+        Event.RETRIED,
+        Event.ROLLED_BACK,
+        Event.LEASE_EXPIRED,
+        Event.REQUEUED,
+        Event.RESTORED,
+    }
+)
+"""Events after which a job waits for another reason than before, or runs."""
+
+
+class GivenBack(NamedTuple):
+    """The return of a job by the worker that had claimed it."""
+
+    reason: str
+    by: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """Jobs of a queue, as they stood while they were read."""
+
+    jobs: tuple[JobState, ...]
+    """Without arguments. Claimed ones first, then ready ones, then those that are scheduled, then dead ones."""
+    more: bool
+    """Whether there may be more, beyond the limit that was asked for."""
+    cut: bool
+    """Whether MEMBERS_MAX members were looked at, and there are others."""
+    damaged: tuple[str, ...] = ()
+    """Why other jobs cannot be read, one sentence each."""
+    total: int = 0
+    """How many dead jobs the queue has; 0 in a list of other jobs."""
+
+
+class _Source(NamedTuple):
+    """A key that has jobs of some states, in order."""
+
+    key: str
+    states: frozenset[State]
+    id_of: Callable[[str], str] = str
+    """The job that a member stands for; empty: none."""
+    order: tuple[str, ...] = ()
+
+    def members(self, keys: QueueKeys, first: int, last: int) -> Command:
+        """The command that reads the members from one place to another, both included."""
+        command = "LRANGE" if self.key.startswith("ready:") else "ZRANGE"
+        return [command, keys(self.key), first, last, *self.order]
+
+
+_SOURCES: Final = (
+    _Source("leases", frozenset({State.RUNNING, State.CANCELLING})),
+    *(_Source(f"ready:{rank}", frozenset({State.READY})) for rank in range(len(PRIORITIES))),
+    _Source("waiting", frozenset({State.READY}), lambda member: member.rpartition("|")[2]),
+    _Source(
+        "scheduled",
+        frozenset({State.SCHEDULED}),
+        lambda member: member[4:] if member.startswith("job|") else "",
+    ),
+    _Source("dead", frozenset({State.DEAD}), order=("REV",)),
+)
+
+
+class JobReads(Reading):
+    """The reads about jobs."""
+
+    def jobs(
+        self, queue: str, *, states: Collection[State], task: str | None = None, limit: int = 100
+    ) -> Plan[JobList]:
+        """The jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only.
+
+        Running jobs come by the end of their lease, ready ones by list and then by lane, scheduled ones by when they
+        are due, dead ones newest first. It is not a snapshot: a job that moves while the list is read may be missing.
+        """
+        return self.exactly(
+            queue, _jobs(self._keys(queue), frozenset(states), task, limit, MEMBERS_MAX)
+        )
+
+    def dead(self, queue: str, limit: int = 100) -> Plan[JobList]:
+        """The jobs that died last, newest first, with the errors that they died of."""
+        return self.exactly(queue, _dead(self._keys(queue), limit))
+
+    def ended(
+        self, job_id: str, queues: Sequence[str]
+    ) -> Plan[tuple[str, Result, str | None] | None]:
+        """The first of these queues that remembers the id of a job which has ended, or keeps its result; what it says
+        of it, and the value if it is there. None if there is no such queue. What is past its moment is forgotten."""
+        check_name("job", job_id)
+        for queue in queues:
+            keys = self._keys(queue)
+            asked: list[list[Any]] = [
+                ["HGET", keys(key), job_id] for key in ("results", "returned")
+            ]
+            line, value, now = yield from self._delivery.ask([*asked, ["TIME"]], queue)
+            result, now_ms = None if line is None else read_result(job_id, line), time_ms(now)
+            if result is None or (result.forgotten_ms or 0) <= now_ms:
+                continue
+            if value is not None and (result.until_ms or 0) <= now_ms:
+                result, value = result._replace(missing=EXPIRED), None
+            return queue, result, value
+        return None
+
+    def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
+        """Those of these jobs that wait since a worker gave them back, by id. The outbox's last RECENT_MAX entries are
+        read; what they do not have is left out."""
+        open_ids = {
+            job.id
+            for job in jobs
+            if job.state in (State.READY, State.SCHEDULED) and "claim" in job.fields
+        }
+        found: dict[str, GivenBack] = {}
+        if not open_ids:
+            return found
+        asked = [["XREVRANGE", self._keys(queue)("outbox"), "+", "-", "COUNT", RECENT_MAX]]
+        try:
+            (entries,) = yield from self._delivery.ask(asked, queue)
+        except (QueueDamaged, ServerUnsuitable):
+            # How the jobs stand can be told without it.
+            return found
+        for entry_id, flat in entries:
+            try:
+                entry = decode(entry_id, pairs_of(flat))
+            except Undecodable:
+                continue
+            if entry.event not in _STEPS:
+                continue
+            for event in entry.jobs:
+                if event.job_id in open_ids and entry.event is Event.ROLLED_BACK:
+                    found[event.job_id] = GivenBack(event.fields["reason"], entry.by, entry.at_ms)
+                open_ids.discard(event.job_id)
+        return found
+
+    def known_tasks(self, queue: str) -> Plan[KnownTasks]:
+        """Which tasks the workers have that work for the queue now."""
+        # The time of the queue's own shard: a cluster's servers have clocks of their own.
+        commands = [["TIME"], rows_command(self._keys(queue))]
+        now, (cursor, found) = yield from self._delivery.ask(commands, queue)
+        rows = pairs_of(found)
+        return known_tasks(rows, rows_of(rows, time_ms(now)), whole=str(cursor) == "0")
+
+
+def _jobs(
+    keys: QueueKeys, wanted: frozenset[State], task: str | None, limit: int, most: int
+) -> Steps[JobList]:
+    """The list of these jobs; ``most`` members are looked at."""
+    found: dict[str, JobState] = {}
+    damaged: dict[str, None] = {}
+    whole = True
+    for source in (each for each in _SOURCES if each.states & wanted):
+        at, whole = 0, False
+        while not whole and most and len(found) < limit:
+            count = min(PAGE, most)
+            (members,) = yield [source.members(keys, at, at + count - 1)]
+            at, most, whole = at + len(members), most - len(members), len(members) < count
+            ids = [job_id for job_id in map(source.id_of, members) if job_id]
+            jobs, unread = yield from jobs_of(keys, ids)
+            damaged |= dict.fromkeys(unread)
+            for job in jobs:
+                if job.state in wanted and (task is None or job.fields.get("task") == task):
+                    found[job.id] = job
+        if not whole:
+            # Whether this key has another member that counts is not looked at.
+            break
+    return JobList(
+        tuple(found.values())[:limit],
+        more=not whole or len(found) > limit,
+        cut=not whole and not most,
+        damaged=tuple(damaged),
+    )
+
+
+def _dead(keys: QueueKeys, limit: int) -> Steps[JobList]:
+    (total,) = yield [["ZCARD", keys("dead")]]
+    found = yield from _jobs(keys, frozenset({State.DEAD}), None, limit, total)
+    said = yield from errors_of(keys, [job.id for job in found.jobs])
+    jobs = (replace(job, error=error) for job, error in zip(found.jobs, said, strict=True))
+    more = total > len(found.jobs) + len(found.damaged)
+    return replace(found, jobs=tuple(jobs), more=more, cut=False, total=total)

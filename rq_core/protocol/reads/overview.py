@@ -1,0 +1,454 @@
+"""One look at all queues: how many jobs, how old the oldest, what is full, who works. Every read is bounded.
+
+    found = client.run(client.calls.reads.overview())
+    found.queues[0].oldest_ready_ms
+
+Four round trips whatever the number of queues, at most COMMANDS_MAX commands a queue, and none whose cost grows with
+the number of jobs or lanes. So some numbers cannot be had exactly; each of those says in a field of its own whether it
+is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) takes the exact look at one queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.keys import QueueKeys
+from rq_core.model.limits.limit import CapEntry, Limit
+from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_scope
+from rq_core.model.settings import RESULT_COST, SETTINGS
+from rq_core.model.state_line import JobState
+from rq_core.model.table.machine import PRIORITIES
+from rq_core.protocol.engine.plan import pairs_of
+from rq_core.protocol.engine.queue_check import check, number_of
+from rq_core.protocol.reads.scope_reads import (
+    count_of_holders,
+    count_of_lane,
+    head_of_lane,
+    job_of,
+    members,
+)
+from rq_core.protocol.reads.steps import Command, Steps, ask, jobs_of, time_ms
+from rq_core.protocol.reads.worker_registry import (
+    KnownTasks,
+    PresentWorker,
+    known_tasks,
+    rows_command,
+    rows_of,
+)
+from rq_core.scripts.plain import plain
+
+COMMANDS_MAX: Final = 70
+"""Commands that one look may send for one queue."""
+SCOPES_MAX: Final = 9
+"""Scopes of a queue whose holders are counted."""
+HEADS_MAX: Final = 2
+"""Jobs at the head of a list whose age is read: the first may be a cancelled one that no claim has passed over yet."""
+SCHEDULED_MAX: Final = 10
+"""Scheduled jobs that are looked at, those first that are due first: a worker may have given them back."""
+BLOCKED_MAX: Final = 4
+"""Blocked lanes whose age and jobs are read: so many that wait for a task's cap, and so many of all."""
+LIMITS_MAX: Final = 200
+"""About how many stored limits of a queue are read."""
+QUEUES_MAX: Final = 1_000
+"""Queues that one look reads: those that come first by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeLoad:
+    """How full a scope is that has a limit of its own. A family of keys counts as one, all its keys together."""
+
+    scope: str
+    limit: Limit
+    holders: int
+    """Running jobs in it."""
+    blocked_lanes: int
+    """Lanes that wait for it."""
+    oldest_blocked_ms: int | None = None
+    """How long the oldest of the jobs that were looked at has waited for it: there may be older ones."""
+    blocked_jobs: int = 0
+    """Jobs in those of its blocked lanes that were looked at."""
+    blocked_jobs_exact: bool = True
+    """False: other lanes wait for it, too."""
+
+    @property
+    def is_family(self) -> bool:
+        """Whether the limit holds for each key of a family, not for all jobs of the scope together."""
+        return "=" not in self.scope and self.scope != QUEUE
+
+    @property
+    def full(self) -> bool:
+        """Whether no job of it can be claimed now. Of a family or a rate: whether a lane waits for one of its keys."""
+        if self.is_family or is_rate(self.scope):
+            return self.blocked_lanes > 0
+        return self.limit.most is not None and self.holders >= self.limit.most
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The last job that died and is still in Redis."""
+
+    job_id: str
+    task: str
+    reason: str
+    ago_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """Jobs of one task that workers have given back: their code lacks the task, or refuses the arguments."""
+
+    task: str
+    jobs: int
+    """How many of them were looked at."""
+    task_known: bool | None
+    """Whether a worker that is there has the task. None: that is not known, or no worker is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOverview:
+    """How one queue stands. Lengths of time are in ms, by the clock of its Redis."""
+
+    queue: str
+    now_ms: int
+    """Unix ms, when it was read."""
+    ready: dict[str, int]
+    """By priority, jobs without scopes. Includes the entries of cancelled jobs until a claim passes over them."""
+    cancelled_entries: int
+    """How many such entries there are."""
+    waiting: int
+    """Ready jobs with scopes, whether their scopes have room or not."""
+    open_lanes: int
+    blocked_lanes: int
+    scheduled: int
+    running: int
+    dead: int
+    paused: bool
+    fair: bool
+    audit: bool
+    epoch: int
+    cap: int | None
+    """How many of its jobs may run at once; None: any number."""
+    oldest_ready_ms: int | None
+    """How long the oldest job has been ready that stands first in a list or in an open lane; None: there is none."""
+    oldest_ready_exact: bool
+    """False: there may be an older one."""
+    oldest_blocked_ms: int | None
+    """The same of jobs in blocked lanes, which wait for a full scope."""
+    oldest_blocked_exact: bool
+    overdue_ms: int
+    """How late the earliest of what is due by itself is: 0 unless no worker claims."""
+    leases_over: int
+    """Running jobs whose lease is over and which no worker has taken back yet."""
+    inactive_ms: int | None
+    """How long no worker has claimed or extended a lease, to a tenth of a lease; None: none has in this epoch."""
+    ends_leases_in_ms: int
+    """How long no lease ends yet, since an epoch began, or workers came back after an outage."""
+    backlog: int
+    """Events that wait to be mirrored."""
+    backlog_bytes: int
+    last_death: Death | None
+    scopes: tuple[ScopeLoad, ...]
+    """Scopes with a limit of their own, those first for which a lane waits. Never one key of a family."""
+    scopes_exact: bool
+    """False: there are more of them."""
+    oldest_event_ms: int | None = None
+    """How long the oldest event that was looked at has waited for the mirror, at least; None: none waits."""
+    workers: tuple[PresentWorker, ...] = ()
+    """Those that work for it, by name, and those that ended without saying so within the last hour."""
+    workers_exact: bool = True
+    """False: there are more of them."""
+    settings: dict[str, int] = field(default_factory=dict)
+    remembered: int = 0
+    """Ids that are remembered after their jobs' ends, and jobs whose results are kept."""
+    remembered_bytes: int = 0
+    """What Redis keeps of them, without what an entry costs besides."""
+
+    kept_bytes: int = 0
+    """What its kept results take, what an entry costs besides included (the setting kept_max_bytes bounds it)."""
+    unserved: Unserved | None = None
+    """Of the scheduled jobs that are due first, those that no worker could run; None: there are none."""
+    evicted: int = 0
+    """Kept results that have lost their values since the queue was made, so that others had room."""
+
+    @property
+    def remembered_ratio(self) -> float:
+        """How much of the bounds on these ids is used: at 1.0 jobs whose ids are to be remembered are refused."""
+        most, size = (max(1, self.settings[name]) for name in ("results_max", "results_max_bytes"))
+        used = self.remembered_bytes + RESULT_COST * self.remembered
+        return max(self.remembered / most, used / size)
+
+    @property
+    def kept_ratio(self) -> float:
+        """How much of the bound on kept results is used: at 1.0 those nearest their end go."""
+        return self.kept_bytes / max(1, self.settings["kept_max_bytes"])
+
+    @property
+    def present(self) -> tuple[PresentWorker, ...]:
+        """The workers that are not taken for gone."""
+        return tuple(each for each in self.workers if not each.gone)
+
+    @property
+    def ready_jobs(self) -> int:
+        """All jobs that are ready, in lists and in lanes."""
+        return max(0, sum(self.ready.values()) - self.cancelled_entries) + self.waiting
+
+    @property
+    def backlog_ratio(self) -> float:
+        """How much of the backlog's bound is used: at 1.0 enqueuing is refused."""
+        jobs, size = (max(1, self.settings[f"backlog_max_{unit}"]) for unit in ("jobs", "bytes"))
+        return max(self.backlog / jobs, self.backlog_bytes / size)
+
+    @property
+    def full_scopes(self) -> tuple[ScopeLoad, ...]:
+        """The scopes that hold jobs up now. A full one for which no job waits is merely used."""
+        return tuple(each for each in self.scopes if each.full and self._waits_for(each))
+
+    def _waits_for(self, scope: ScopeLoad) -> bool:
+        """Whether a job waits for a scope. The queue's own cap blocks no lane: what is ready waits for it."""
+        return self.ready_jobs > 0 if scope.scope == QUEUE else scope.blocked_lanes > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """How all queues stand."""
+
+    queues: tuple[QueueOverview, ...]
+    """By name."""
+    unreadable: dict[str, str]
+    """Why the others could not be read, by queue. Names and reasons are fit to be shown."""
+    queues_left_out: int
+    """How many queues were not looked at, since there are more than QUEUES_MAX."""
+    used_memory: int | None
+    """Bytes that the server uses, None if it does not say (in a cluster there are several servers)."""
+    maxmemory: int | None
+    """Bytes that it may use; 0: any number."""
+    strays: str = ""
+    """What is to be said of entries of the list of queues that can name no queue; empty if there are none."""
+    denied: tuple[str, ...] = ()
+    """The queues that the user may not read, though it may read others."""
+
+
+# How many jobs there are, which every look at a queue asks.
+
+_SIZED: Final = ("waiting", "open", "scheduled", "leases", "dead")
+
+
+def sizes(keys: QueueKeys) -> list[Command]:
+    """The commands that ask how many jobs a queue has, and for the facts in its ``meta``."""
+    lists = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
+    sets = [["ZCARD", keys(name)] for name in _SIZED]
+    return [*lists, *sets, ["HLEN", keys("jobs")], ["HGETALL", keys("meta")]]
+
+
+def counts_of(
+    replies: Sequence[Any], facts: Mapping[str, str], number: Callable[[str], int]
+) -> dict[str, Any]:
+    """What their answers say, as fields of QueueCounts and QueueOverview. ``number`` reads one of the facts."""
+    many = len(PRIORITIES)
+    waiting, lanes, scheduled, running, dead, alive = map(int, replies[many : many + 6])
+    elsewhere = sum(replies[:many]) - number("tombstones") + waiting + running + dead
+    return {
+        "ready": dict(zip(map(str, PRIORITIES), replies, strict=False)),
+        "waiting": waiting,
+        "open_lanes": lanes,
+        # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
+        "scheduled": max(0, min(scheduled, alive - elsewhere)),
+        "running": running,
+        "dead": dead,
+        "paused": facts.get("paused") == "1",
+        "audit": facts.get("audit") == "on",
+        "epoch": number("epoch"),
+        "backlog": number("backlog_jobs"),
+        "settings": {name: number(name) for name in SETTINGS},
+    }
+
+
+# The look at one queue.
+
+
+class _Lane(NamedTuple):
+    """A lane whose first job is looked at."""
+
+    scope: str
+    """The scope that it waits for; empty: it is open."""
+    name: str
+    age_ms: int | None = None
+    """How long its first job has waited."""
+    jobs: int = 0
+    """Of a blocked one."""
+
+
+def look(keys: QueueKeys) -> Steps[QueueOverview]:
+    """Look at one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
+    lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
+    ranks = [(n * RANK, f"({(n + 1) * RANK}") for n in range(len(PRIORITIES))]
+    first = yield from ask(
+        sizes=sizes(keys),
+        # Beside something of the queue: in a cluster it is its shard's clock that counts.
+        now=["TIME"],
+        heads=[["LRANGE", key, 0, HEADS_MAX - 1] for key in lists],
+        blocked=["ZCARD", keys("blocked")],
+        caps=["HSCAN", keys("caps"), 0, "COUNT", LIMITS_MAX],
+        due=["ZRANGE", keys("scheduled"), 0, SCHEDULED_MAX - 1, "WITHSCORES"],
+        opened=[["ZRANGEBYSCORE", keys("open"), *rank, "LIMIT", 0, 1] for rank in ranks],
+        waited_for=[
+            ["ZRANGEBYLEX", keys("blocked"), *bounds, "LIMIT", 0, BLOCKED_MAX]
+            for bounds in (members("task"), ("-", "+"))
+        ],
+        workers=rows_command(keys),
+        died=["ZRANGE", keys("dead"), 0, 0, "REV"],
+        # Tells an outbox of another type: no call can be carried out then.
+        outbox=["XLEN", keys("outbox")],
+    )
+    now_ms, facts = time_ms(first.now), pairs_of(first.sizes[-1])
+    check(keys.queue, facts)
+    number = partial(number_of, facts)
+    counted = counts_of(first.sizes, facts, number)
+    limits, limits_exact = _limits_of(*first.caps)
+    due = pairs_of(first.due)
+    due_ms = next(map(float, due.values()), now_ms)
+    due_ids = [member[4:] for member in due if member.startswith("job|")]
+    blocked = [member.split("|") for each in first.waited_for for member in each]
+    lanes = [_Lane("", lane) for found in first.opened for lane in found]
+    lanes += dict.fromkeys(_Lane(scope, lane) for scope, _, lane in blocked)
+    names = _without_keys(limits, {lane.scope for lane in lanes if lane.scope})
+    events_wait = counted["audit"] and counted["backlog"] > 0
+    then = yield from ask(
+        leases_over=["ZCOUNT", keys("leases"), "-inf", f"({now_ms}"],
+        event=[["EVAL_RO", plain("event_age"), 1, keys("outbox")]] if events_wait else [],
+        remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
+        holders=[count_of_holders(keys, name) for name in names[:SCOPES_MAX]],
+        lanes=[["ZLEXCOUNT", keys("blocked"), *members(name)] for name in names[:SCOPES_MAX]],
+        heads=[head_of_lane(keys, lane.name) for lane in lanes],
+        jobs=[count_of_lane(keys, lane.name) for lane in lanes if lane.scope],
+    )
+    heads = [job_of(found[0]) if found else "" for found in then.heads]
+    ids = [*(each for head in first.heads for each in head), *heads, *first.died, *due_ids]
+    # One damaged job must not hide its queue. The worker that claims it says so, and so does doctor.
+    read, damaged = yield from jobs_of(keys, list(filter(None, dict.fromkeys(ids))))
+    jobs = {job.id: job for job in read}
+    ages = {job.id: max(0, now_ms - since) for job in read if (since := job.since_ms) is not None}
+    of_lanes = iter(then.jobs)
+    lanes = [
+        lane._replace(age_ms=ages.get(head), jobs=next(of_lanes) if lane.scope else 0)
+        for lane, head in zip(lanes, heads, strict=True)
+    ]
+    fair = facts.get("fair") == "1"
+    died = jobs.get(first.died[0]) if first.died else None
+    opened_ms = [lane.age_ms for lane in lanes if not lane.scope]
+    ready_ms, ready_exact = _oldest_ready(first.sizes, first.heads, opened_ms, ages)
+    waits = [lane for lane in lanes if lane.scope]
+    blocked_ms = [lane.age_ms for lane in waits if lane.age_ms is not None]
+    rows, all_rows = pairs_of(first.workers[1]), str(first.workers[0]) == "0"
+    workers = rows_of(rows, now_ms)
+    gate = limits.get(QUEUE)
+    active_ms = number("last_activity")
+    return QueueOverview(
+        queue=keys.queue,
+        now_ms=now_ms,
+        cancelled_entries=number("tombstones"),
+        blocked_lanes=first.blocked,
+        fair=fair,
+        cap=gate.limit.most if gate else None,
+        oldest_ready_ms=ready_ms,
+        # A fair queue's lanes stand by virtual time: the first of them need not be the oldest.
+        oldest_ready_exact=ready_exact and not damaged and not (fair and counted["open_lanes"]),
+        oldest_blocked_ms=max(blocked_ms, default=None),
+        oldest_blocked_exact=not damaged and first.blocked <= len(waits),
+        overdue_ms=max(0, now_ms - int(due_ms)),
+        leases_over=then.leases_over,
+        inactive_ms=max(0, now_ms - active_ms) if active_ms else None,
+        ends_leases_in_ms=max(0, number("no_reap_before") - now_ms),
+        backlog_bytes=number("backlog_bytes"),
+        oldest_event_ms=next((max(0, now_ms - int(at)) for at in then.event if at), None),
+        last_death=Death(
+            died.id, died.fields.get("task", "?"), died.fields.get("reason", "?"), ages[died.id]
+        )
+        if died is not None and died.id in ages
+        else None,
+        scopes=tuple(
+            ScopeLoad(
+                scope=name,
+                limit=limits[name].limit,
+                holders=holders,
+                blocked_lanes=blocked_lanes,
+                **_waiting(name, blocked_lanes, waits),
+            )
+            for name, holders, blocked_lanes in zip(names, then.holders, then.lanes, strict=False)
+        ),
+        scopes_exact=limits_exact and len(names) <= SCOPES_MAX,
+        workers=workers,
+        workers_exact=all_rows,
+        remembered=sum(then.remembered),
+        remembered_bytes=number("results_bytes"),
+        kept_bytes=number("kept_bytes"),
+        unserved=_unserved(
+            [jobs[job_id] for job_id in due_ids if job_id in jobs],
+            known_tasks(rows, workers, whole=all_rows),
+        ),
+        evicted=number("evicted"),
+        **counted,
+    )
+
+
+def _oldest_ready(
+    lengths: Sequence[int],
+    heads: Sequence[Sequence[str]],
+    opened: Sequence[int | None],
+    ages: Mapping[str, int],
+) -> tuple[int | None, bool]:
+    """The age of the oldest job at the head of a list or of an open lane, and whether no job of a list is older."""
+    found, exact = [age for age in opened if age is not None], True
+    for length, head in zip(lengths, heads, strict=False):
+        known = [ages[job_id] for job_id in head if job_id in ages]
+        found += known[:1]
+        # All that were looked at were cancelled, and more follow.
+        exact = exact and (bool(known) or length <= len(head))
+    return max(found, default=None), exact
+
+
+def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, Any]:
+    """What waits for a scope or a family, for which there are so many ``lanes``, of the blocked ones looked at."""
+    found = [lane for lane in looked_at if scope in (lane.scope, family_of(lane.scope))]
+    return {
+        "oldest_blocked_ms": max((e.age_ms for e in found if e.age_ms is not None), default=None),
+        "blocked_jobs": sum(lane.jobs for lane in found),
+        "blocked_jobs_exact": len(found) >= lanes,
+    }
+
+
+def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
+    """The task of which the most of these jobs were given back, since a worker lacks it or refuses the arguments."""
+    tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]
+    if not tasks:
+        return None
+    task = max(tasks, key=tasks.count)
+    return Unserved(task, tasks.count(task), known.knows(task))
+
+
+def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
+    """The stored limits that can be read, and whether these are all. One that cannot has no effect, and doctor names
+    it."""
+    texts, found = pairs_of(stored), {}
+    for name, text in texts.items():
+        with contextlib.suppress(ValueError, KeyError):
+            found[name] = CapEntry.parse(text)
+    return found, len(found) == len(texts) and str(cursor) == "0"
+
+
+def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
+    """The scopes with a limit that name no key of a family: those for which a lane waits first."""
+    waited = waited_for | {family_of(scope) for scope in waited_for}
+    plain = [
+        name
+        for name, entry in limits.items()
+        if entry.limit.most is not None
+        and family_of(name) != WEIGHT
+        and is_scope(name)
+        and (name.startswith("task=") or not name.partition("=")[2])
+    ]
+    return sorted(plain, key=lambda name: (name not in waited, name != QUEUE, name))

@@ -1,0 +1,242 @@
+"""Plain reads: how queues stand, their jobs and their scopes. They change nothing and need no script.
+
+They are one set: each asks one queue, or several, in the steps of :mod:`rq_core.protocol.reads.steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from rq_core import errors
+from rq_core.model.job import error_of, spec_of
+from rq_core.model.keys import check_name, is_name, queues_key
+from rq_core.model.lib.text import counted
+from rq_core.model.lib.url import is_cluster
+from rq_core.model.limits.limit import CapEntry
+from rq_core.model.limits.scopes import QUEUE
+from rq_core.model.settings import SETTINGS
+from rq_core.model.state_line import JobState, line_of_job, read_state_line
+from rq_core.model.table.machine import State
+from rq_core.protocol.engine.acl_roles import is_denial, words_of
+from rq_core.protocol.engine.plan import Lost, Plan, Unsent, pairs_of
+from rq_core.protocol.engine.queue_check import epoch_of
+from rq_core.protocol.reads.job_reads import JobReads
+from rq_core.protocol.reads.overview import (
+    QUEUES_MAX,
+    Overview,
+    QueueOverview,
+    counts_of,
+    look,
+    sizes,
+)
+from rq_core.protocol.reads.scope_reads import ScopeReads
+from rq_core.protocol.reads.steps import time_ms
+from rq_core.protocol.reads.whole_queue import WholeReads
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """How many jobs a queue has, by where they stand, and its main facts."""
+
+    queue: str
+    ready: dict[str, int]
+    """By priority, those without scopes. Includes the entries of cancelled jobs until claim passes over them."""
+    scheduled: int
+    running: int
+    dead: int
+    paused: bool
+    audit: bool
+    backlog: int
+    """Events that wait to be mirrored."""
+    epoch: int
+    waiting: int = 0
+    """Ready jobs with scopes, whether their scopes have room or not."""
+    open_lanes: int = 0
+    """Lanes of such jobs that may be served."""
+    cap: int | None = None
+    """How many of its jobs may run at once; None: any number."""
+    settings: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the list of queues has, sorted."""
+
+    queues: list[str]
+    strays: list[str]
+    """Entries that can name no queue."""
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Listed:
+        """Sort what Redis has given."""
+        found = sorted(names)
+        return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
+
+    @property
+    def complaint(self) -> str:
+        """What is to be said of the strays, without a full stop; empty if there are none."""
+        if not self.strays:
+            return ""
+        shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])
+        more = ", …" if len(self.strays) > STRAYS_SHOWN else ""
+        many = counted(len(self.strays), "entry", "entries")
+        return (
+            f"the list of queues has {many} that can name no queue: {shown}{more};"
+            " `rq-core doctor --repair` removes them"
+        )
+
+
+STRAYS_SHOWN: Final = 3
+STRAY_MAX: Final = 50
+"""Characters of each that are shown."""
+
+
+class Reads(JobReads, ScopeReads, WholeReads):
+    """The reads of a client."""
+
+    # The list of queues.
+
+    def queues(self) -> Plan[list[str]]:
+        """The queues of this prefix, by name."""
+        return (yield from self.listed()).queues
+
+    def listed(self) -> Plan[Listed]:
+        """What the list of queues has: all that may make a queue may add to it, by hand, too."""
+        (names,) = yield from self._delivery.ask([["SMEMBERS", self._list]])
+        return Listed.of(names)
+
+    def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
+        """Those of some queues that the user may read. Raises ServerUnsuitable if there is none."""
+        replies = yield from self._delivery.asking.ask_each(
+            [["HGET", self._keys(queue)("meta"), "epoch"] for queue in queues]
+        )
+        denied = [isinstance(r, Exception) and is_denial(str(r)) for r in replies]
+        return [queue for queue, no in zip(queues, denied, strict=True) if not no]
+
+    def enlist(self, queue: str) -> Plan[None]:
+        """Put a queue on the list of queues."""
+        yield from self._delivery.ask([["SADD", self._list, queue]])
+
+    def strike(self, strays: Sequence[str]) -> Plan[None]:
+        """Take entries off the list of queues that can name no queue."""
+        if strays:
+            yield from self._delivery.ask([["SREM", self._list, *strays]])
+
+    @property
+    def _list(self) -> str:
+        return queues_key(self._delivery.prefix)
+
+    # The facts of a queue.
+
+    def is_there(self, queue: str) -> Plan[bool]:
+        """Whether a queue has been made. To look does not make it."""
+        asked = [["HGET", self._keys(queue)("meta"), "epoch"]]
+        (epoch,) = yield from self._delivery.ask(asked, queue)
+        return epoch is not None
+
+    def stamp(self, queue: str) -> Plan[str | None]:
+        """The mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
+        epoch, stamp = yield from self._facts(queue, "epoch", "stamp")
+        return None if epoch is None and stamp is None else stamp or ""
+
+    def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
+        """Whether a queue's log is on, the id of its audit database, and up to which entry that has it; None: never."""
+        audit, audit_id, trimmed = yield from self._facts(queue, "audit", "audit_id", "trimmed")
+        return audit, audit_id, trimmed
+
+    def now_ms(self, queue: str) -> Plan[int]:
+        """The time of the server that has the queue (Unix ms)."""
+        # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
+        asked = [["TIME"], ["HGET", self._keys(queue)("meta"), "epoch"]]
+        now, _ = yield from self._delivery.ask(asked, queue)
+        return time_ms(now)
+
+    def _facts(self, queue: str, *names: str) -> Plan[list[str | None]]:
+        (facts,) = yield from self._delivery.ask(
+            [["HMGET", self._keys(queue)("meta"), *names]], queue
+        )
+        return list(facts)
+
+    # How queues stand.
+
+    def counts(self, queue: str) -> Plan[QueueCounts]:
+        """How many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is no number."""
+        keys = self._keys(queue)
+        asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
+        *replies, cap = yield from self._delivery.ask(asked, queue)
+        facts = pairs_of(replies[-1])
+
+        def number(name: str) -> int:
+            default = SETTINGS[name].default if name in SETTINGS else 0
+            value = facts.get(name, default)
+            try:
+                return epoch_of(queue, value) if name == "epoch" else int(value)
+            except ValueError:
+                raise errors.QueueDamaged(
+                    queue=queue,
+                    why=f"field {name} of its key meta reads {value!r}, and is to be a number",
+                ) from None
+
+        found = counts_of(replies, facts, number)
+        return QueueCounts(queue, **found, cap=CapEntry.parse(cap).limit.most if cap else None)
+
+    def overview(self) -> Plan[Overview]:
+        """How all queues of the prefix stand. A queue that cannot be read does not hide the others.
+
+        Raises ServerUnavailable or ServerUnsuitable if nothing can be read.
+        """
+        asking = self._delivery.asking
+        read = ["SMEMBERS", self._list]
+        names, info = yield from asking.ask_each([read, ["INFO", "memory"]])
+        if isinstance(names, (Unsent, Lost)):
+            raise errors.ServerUnavailable(url=asking.url, why=str(names)) from names
+        if isinstance(names, Exception):
+            raise asking.unsuitable(names, read) from names
+        listed = Listed.of(names)
+        first = listed.queues[:QUEUES_MAX]
+        queues, unreadable = yield from self.looks(first)
+        denied = [name for name, why in unreadable.items() if is_denial(why)]
+        if denied and not queues:
+            why = words_of((), unreadable[denied[0]])
+            raise errors.ServerUnsuitable(url=asking.url, why=why)
+        # A user of one queue is not told each time that it may not read those of others.
+        unreadable = {name: why for name, why in unreadable.items() if name not in denied}
+        left_out = len(listed.queues) - len(first)
+        used, most = (None, None) if is_cluster(asking.url) else _memory(info)
+        return Overview(
+            tuple(queues), unreadable, left_out, used, most, listed.complaint, tuple(denied)
+        )
+
+    def looks(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
+        """How these queues stand, and why some could not be read, by name. Three round trips."""
+        return self.side_by_side({queue: look(self._keys(queue)) for queue in queues})
+
+    # One job.
+
+    def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
+        """Where a job stands, in the first of ``queues`` (all of the prefix if None) that has it; None if none does."""
+        check_name("job", job_id)
+        if queues is None:
+            queues = yield from self.queues()
+        keys = [self._keys(queue)(key) for queue in queues for key in ("state", "jobs")]
+        asked = [["HGET", key, job_id] for key in keys]
+        replies = (yield from self._delivery.ask(asked)) if asked else []
+        for queue, line, value in zip(queues, replies[::2], replies[1::2], strict=True):
+            stands = line_of_job(line, value)
+            if stands is not None:
+                spec = None if value is None else spec_of(value)
+                found = read_state_line(queue, job_id, stands, spec)
+                died = found.state is State.DEAD and value is not None
+                return replace(found, error=error_of(value)) if died else found
+        return None
+
+
+def _memory(info: Any) -> tuple[int | None, int | None]:
+    """Bytes in use and bytes allowed, of INFO's answer; None where it does not say."""
+    if isinstance(info, Exception):
+        return None, None
+    facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    used, most = facts.get("used_memory"), facts.get("maxmemory")
+    return (int(used) if used else None), (int(most) if most else None)

@@ -1,0 +1,169 @@
+"""One look at jobs that are waited for: whether they are alive, and how those ended of which Redis knows that.
+
+The look is one script that only reads, so what it finds was so at one moment. It brings a bounded number of bytes of
+kept values; jobs for whose values there was no room are looked at once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.idempotency import words_of
+from rq_core.model.job import error_of
+from rq_core.model.keys import QueueKeys, queue_keys
+from rq_core.model.outcome import (
+    LOST,
+    NOT_KEPT,
+    Cancelled,
+    Expired,
+    Failed,
+    Kept,
+    Outcome,
+    Replaced,
+    Succeeded,
+)
+from rq_core.model.state_line import read_state_line
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Call, Plan, parse_nothing
+from rq_core.scripts.plain import plain
+
+PAGE: Final = 250
+"""Most jobs in one look, so that none keeps Redis from other clients for long."""
+
+ALIVE: Final = ""
+"""What the script answers for a job that has not ended."""
+LATER: Final = "?"
+"""The same for one whose value the next look brings."""
+BYTES_MAX: Final = 1024 * 1024
+"""Bytes of values in one look, and one value more."""
+_IN_LOG: Final = " audit=full"
+"""In the line of an outcome whose value the log has, too."""
+_KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
+
+
+def look_program() -> str:
+    """Return the program of a look."""
+    return plain(
+        "endings", ALIVE=ALIVE, LATER=LATER, BYTES_MAX=BYTES_MAX, IN_LOG=_IN_LOG, LOST=LOST
+    )
+
+
+class Absent(NamedTuple):
+    """Redis does not have the job, and does not say how it ended; or it does not have its value any more, and the log
+    may."""
+
+    logged: tuple[int, int] | None
+    """The epoch and number of the outbox's last entry at that moment: the job's end is there or before. None: no mirror
+    reads the outbox, or there is none."""
+    known: Outcome[Any] | None = None
+    """How it ended, if Redis says that, and its value is in the log alone."""
+
+
+Found = Outcome[Any] | Absent
+"""What a look finds of a job that is not alive."""
+
+
+class Endings:
+    """The looks of a client."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
+        """What is known of the jobs among these that are not alive, by id. A dead job has ended.
+
+        Raises what every read does, and QueueDamaged.
+        """
+        keys = queue_keys(queue, self._delivery.prefix)
+        found: dict[str, Found] = {}
+        left = list(ids)
+        while left:
+            page, left = left[:PAGE], left[PAGE:]
+            (reply,) = yield from self._delivery.ask([command(keys, page)], queue)
+            look = parse(queue, page, reply)
+            found |= look.found
+            left += look.later
+        return found
+
+    def listen(self, queue: str) -> Plan[None]:
+        """Let ends of the queue's jobs be told on its channel for LISTEN_MS."""
+        yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
+
+    def listen_command(self, queue: str) -> list[Any]:
+        """The command of that call, which may be sent any number of times; its answer begins with ``ok`` if it was
+        carried out."""
+        return list(self._delivery.begin(Call("listen", queue, {}, parse_nothing)).command)
+
+
+def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
+    """The command of one look at these jobs, a page at most."""
+    return ["EVAL_RO", look_program(), len(_KEYS), *map(keys, _KEYS), *ids]
+
+
+class Look(NamedTuple):
+    """What one look has found."""
+
+    found: dict[str, Found]
+    later: list[str]
+    """Jobs to be looked at once more."""
+    told_ms: int
+    """For how many ms from then on ends of the queue's jobs are told."""
+
+
+def parse(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> Look:
+    """Read the answer to one look. Raises QueueDamaged."""
+    told, last, told_ms = reply
+    found: dict[str, Found] = {}
+    later = []
+    for job_id, said in zip(ids, told, strict=True):
+        if said is None:
+            found[job_id] = Absent(_entry(last))
+        elif said == LATER:
+            later.append(job_id)
+        elif said.startswith("dead task="):
+            found[job_id] = _dead(queue, job_id, said)
+        elif said != ALIVE:
+            outcome = _kept(job_id, said)
+            if outcome is None or (_IN_LOG in said and getattr(outcome, "missing", None)):
+                found[job_id] = Absent(_entry(last), outcome)
+            else:
+                found[job_id] = outcome
+    return Look(found, later, told_ms)
+
+
+def _kept(job_id: str, said: str) -> Outcome[Any] | None:
+    """The outcome that a line of ``results`` tells, with the value behind it; None if it tells none that is known."""
+    line, _, value = said.partition("\n")
+    fields = words_of(line)
+    match line.partition(" ")[0]:
+        case "succeeded" if "bytes" in fields:
+            return Succeeded(job_id, kept=Kept(value, fields.get("task")), missing=None)
+        case "succeeded":
+            return Succeeded(job_id, missing=fields.get("value", NOT_KEPT))
+        case "cancelled":
+            return Cancelled(job_id)
+        case "expired":
+            return Expired(job_id)
+        case "dead":
+            return Failed(job_id, reason=fields.get("reason", ""))
+        case "replaced" | "same":
+            return Replaced(job_id, by=fields.get("job", ""))
+        case _:
+            return None
+
+
+def _dead(queue: str, job_id: str, said: str) -> Failed[Any]:
+    line, _, error = said.partition("\n")
+    job = read_state_line(queue, job_id, line)
+    cause = error_of(error)
+    # As SQL tells it: what a program gets must not depend on who was asked.
+    cause = cause and cause._replace(traceback=None)
+    return Failed(job_id, reason=job.fields.get("reason", ""), error=cause)
+
+
+def _entry(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    epoch, number = text.split("-")
+    return int(epoch), int(number)

@@ -1,0 +1,422 @@
+"""How the scopes of a queue stand, and why a job does not run: limits, holders, and what waits. Every read is bounded.
+
+client.run(client.calls.reads.caps("mail", 100))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from rq_core.errors import QueueDamaged
+from rq_core.model.keys import QueueKeys
+from rq_core.model.lib.text import number_in
+from rq_core.model.limits.limit import CapEntry, Limit
+from rq_core.model.limits.policy import keyless_in
+from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
+from rq_core.model.state_line import JobState
+from rq_core.model.table.machine import DEFAULT_PRIORITY, PRIORITIES, State
+from rq_core.protocol.engine.plan import Plan, pairs_of
+from rq_core.protocol.reads.steps import Command, Reading, Steps, ask, jobs_of, time_ms
+
+LANES_MAX: Final = 20_000
+"""Lanes whose jobs are counted for one answer, shared by its scopes."""
+RATES_MAX: Final = 1_000
+"""Lanes in which the rates of a family that are spent are looked for."""
+AHEAD_MAX: Final = 1_000
+"""Lanes, and jobs of its priority's list, in which it is looked who comes before a job."""
+HOLDERS_SHOWN: Final = 5
+NO_LIMIT: Final = Limit(None)
+_PAGE: Final = 500
+
+
+class ScopeStatus(NamedTuple):
+    """One scope of a queue, as `rq-core caps` shows it."""
+
+    scope: str
+    limit: Limit
+    version: int
+    """0 if nothing is stored for it or its family."""
+    source: str
+    """code, live, family (its family's limit holds), or none."""
+    holders: int
+    waiting: int
+    """Jobs in lanes that are blocked on this scope; for the queue, all that are ready while it is full."""
+    oldest_wait_ms: int | None
+    resumes_ms: int | None = None
+    """Of a rate that is spent: when it goes on (Unix ms); of a family of rates, when the first of its keys does."""
+    partial: bool = False
+    """Whether more wait than were counted."""
+    set_by: str | None = None
+    """Who set a live limit, and when (Unix ms)."""
+    set_at_ms: int | None = None
+    declared: Limit | None = None
+    """What code declares in the place of a live limit."""
+    keyless: bool = False
+    """Whether it is a family without keys: a cap with a name, which counts the jobs of all its tasks together."""
+
+    now_ms: int | None = None
+    """Redis' time when it was asked (Unix ms): ``resumes_ms`` is by that clock."""
+
+
+class Holder(NamedTuple):
+    """A claimed job that counts in a scope. Of one that cannot be read only the id is known."""
+
+    id: str
+    worker: str | None
+    since_ms: int | None
+
+
+class Standing(NamedTuple):
+    """Where a job stands among those that wait with it, and what it waits for."""
+
+    job: JobState
+    lane: str
+    """Empty: it has no scopes."""
+    place: str
+    """open, blocked, or empty: it does not wait in its lane."""
+    scope: str | None
+    """What it waits for: a scope, the whole queue, or nothing."""
+    limit: Limit
+    """Of that scope."""
+    holders: int
+    shown: tuple[Holder, ...]
+    """Some of those who hold it."""
+    resumes_ms: int | None
+    """When a rate that is spent goes on (Unix ms)."""
+    ahead: int
+    """Jobs before it, where ``ahead_in`` says."""
+    paused: bool
+    ahead_in: str = ""
+    """queue: what may run of its priority and above, whatever its lane; lane: its lane only, since that is blocked, or
+    the queue is fair, where no place in line says who is next; empty: it is not ready."""
+    ahead_at_least: bool = False
+    """Whether there were more places to look at than were."""
+    now_ms: int | None = None
+    """Redis' time when it was asked about the scope (Unix ms)."""
+
+
+class ScopeReads(Reading):
+    """The reads about scopes."""
+
+    def caps(self, queue: str, limit: int) -> Plan[list[ScopeStatus]]:
+        """How the scopes of a queue stand: those with a limit of their own, then the keys that wait or are held, then
+        the weights of a fair queue.
+
+        At most ``limit``. What waits is what its lanes that are blocked on the scope hold; of very many lanes, not
+        all are counted (``partial``).
+        """
+        return self.exactly(queue, _caps(self._keys(queue), limit))
+
+    def standing(self, job: JobState) -> Plan[Standing]:
+        """Why a job does not run: its lane, the scope that it waits for, who holds that now, and who is ahead of it."""
+        return self.exactly(job.queue, _standing(self._keys(job.queue), job))
+
+
+# Questions about one scope or lane, and what their answers say.
+
+
+def members(scope: str) -> tuple[str, str]:
+    """The bounds of a scope's members, or of a whole family's if it is one, in `holders` and `blocked`."""
+    if "=" in scope:
+        return f"[{scope}|", f"({scope}}}"
+    return f"[{scope}=", f"({scope}>"
+
+
+def count_of_holders(keys: QueueKeys, scope: str) -> Command:
+    """The command that counts the running jobs of a scope, or of a family. All that run count for the queue's cap."""
+    if scope == QUEUE:
+        return ["ZCARD", keys("leases")]
+    return ["ZLEXCOUNT", keys("holders"), *members(scope)]
+
+
+def count_of_lane(keys: QueueKeys, lane: str) -> Command:
+    """The command that counts the jobs of a lane."""
+    return ["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({lane}}}"]
+
+
+def head_of_lane(keys: QueueKeys, lane: str) -> Command:
+    """The command that reads the first member of a lane."""
+    return ["ZRANGEBYLEX", keys("waiting"), f"[{lane}|", f"({lane}}}", "LIMIT", 0, 1]
+
+
+def job_of(member: str) -> str:
+    """The job of a member of `waiting` or `holders`."""
+    return member.rpartition("|")[2]
+
+
+def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
+    """Fields of `caps` as limits; what is not there is left out. Raises QueueDamaged for what is none."""
+    found = {}
+    for name, text in texts:
+        if text is not None:
+            try:
+                found[name] = CapEntry.parse(text)
+            except (ValueError, KeyError):
+                raise QueueDamaged(queue=queue, why=f"the limit of {name} reads {text!r}") from None
+    return found
+
+
+def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
+    """The stored limit that holds for a scope: its own, else its family's."""
+    of_family = None if scope.startswith("task=") else entries.get(family_of(scope))
+    return entries.get(scope) or of_family
+
+
+def _is_full(gate: CapEntry | None, running: int) -> bool:
+    """Whether a queue gives out nothing, whatever its lanes say, since its own cap is used up."""
+    return gate is not None and gate.limit.most is not None and running >= gate.limit.most
+
+
+def _resume_of(stored: Any, limit: Limit, now_ms: int) -> int | None:
+    """When a rate goes on (Unix ms), by the score that `scheduled` has. What is later than its limit allows is from
+    before the clock went back: the next claim looks at it again."""
+    if stored is None:
+        return None
+    latest = limit.latest_resume_ms(now_ms)
+    return int(float(stored)) if latest is None else min(int(float(stored)), latest)
+
+
+# All scopes of a queue.
+
+
+def _caps(keys: QueueKeys, most: int) -> Steps[list[ScopeStatus]]:
+    names, weights = yield from _limited(keys, most)
+    for index in ("blocked", "holders"):
+        names += yield from _scopes_in(keys, index, most - len(names), {*names})
+    names += weights[: most - len(names)]
+    wanted = list(dict.fromkeys([*names, *map(family_of, names)]))
+    pages = [wanted[at : at + _PAGE] for at in range(0, len(wanted), _PAGE)]
+    found = yield from ask(
+        tasks=["HGETALL", keys("tasks")], caps=[["HMGET", keys("caps"), *page] for page in pages]
+    )
+    texts = (text for page in found.caps for text in page)
+    entries = entries_of(keys.queue, zip(wanted, texts, strict=True))
+    keyless = {name for text in pairs_of(found.tasks).values() for name in keyless_in(text)}
+    statuses = (yield from _statuses(keys, names, entries)) if names else []
+    return [each._replace(keyless=each.scope in keyless) for each in statuses]
+
+
+def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
+    """Scopes and families that have a limit of their own, and keys that have a weight; of very many, not the first
+    by name."""
+    names: set[str] = set()
+    weights: set[str] = set()
+    cursor = ""
+    while cursor != "0" and len(names) < most:
+        ((cursor, flat),) = yield [["HSCAN", keys("caps"), cursor or "0", "COUNT", _PAGE]]
+        cursor = str(cursor)
+        for name in pairs_of(flat):
+            (weights if family_of(name) == WEIGHT else names).add(name)
+    return sorted(names)[:most], sorted(weights)[:most]
+
+
+def _scopes_in(keys: QueueKeys, index: str, most: int, seen: set[str]) -> Steps[list[str]]:
+    """Scopes that have members in an index, in its order, without those seen. Passes over a scope's other members."""
+    found: list[str] = []
+    start = "-"
+    while len(found) < most:
+        (page,) = yield [["ZRANGEBYLEX", keys(index), start, "+", "LIMIT", 0, _PAGE]]
+        if not page:
+            break
+        scopes = dict.fromkeys(member.partition("|")[0] for member in page)
+        found += [scope for scope in scopes if scope not in seen]
+        start = f"[{next(reversed(scopes))}}}"
+    return sorted(found[:most])
+
+
+def _statuses(
+    keys: QueueKeys, names: Sequence[str], entries: dict[str, CapEntry]
+) -> Steps[list[ScopeStatus]]:
+    """One status per name, in a fixed number of steps."""
+    # Few have a limit of their own, and many lanes wait for those; many are keys, and few wait for one.
+    stored = sum(name in entries for name in names)
+    shares = [LANES_MAX // 2 // max(1, n) for n in (len(names) - stored, stored)]
+    bounds = [max(10, shares[name in entries]) for name in names]
+    blocked: list[Command] = [
+        ["ZRANGEBYLEX", keys("blocked"), *members(name), "LIMIT", 0, bound + 1]
+        for name, bound in zip(names, bounds, strict=True)
+    ]
+    first = yield from ask(
+        now=["TIME"],
+        held=[count_of_holders(keys, name) for name in names],
+        blocked=blocked,
+        resumes=[["ZSCORE", keys("scheduled"), f"rate|{name}"] for name in names],
+        opened=["ZRANGE", keys("open"), 0, 0],
+    )
+    now_ms, held = time_ms(first.now), dict(zip(names, map(int, first.held), strict=True))
+    of_name = dict(zip(names, first.blocked, strict=True))
+    lanes = {
+        name: [job_of(member) for member in of_name[name][:bound]]
+        for name, bound in zip(names, bounds, strict=True)
+    }
+    at_gate = _is_full(entries.get(QUEUE), held.get(QUEUE, 0))
+    if at_gate:
+        # Nothing waits for a full queue in a lane: all that is ready does.
+        lanes[QUEUE] = list(first.opened)
+    counted = list(dict.fromkeys(lane for each in lanes.values() for lane in each))
+    # Of the lanes of one priority, the first has the oldest job.
+    firsts = [
+        (name, lane)
+        for name, each in lanes.items()
+        for lane in {lane[:1]: lane for lane in reversed(each)}.values()
+    ]
+    rates = [
+        (name, scope)
+        for name in names
+        if is_rate(name) and "=" not in name
+        for scope in dict.fromkeys(m.partition("|")[0] for m in of_name[name][:RATES_MAX])
+    ]
+    lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))] if at_gate else []
+    then = yield from ask(
+        counts=[count_of_lane(keys, lane) for lane in counted],
+        heads=[head_of_lane(keys, lane) for _, lane in firsts],
+        rates=[["ZSCORE", keys("scheduled"), f"rate|{scope}"] for _, scope in rates],
+        lists=[["LINDEX", key, 0] for key in lists],
+        ready=[
+            *(["LLEN", key] for key in lists),
+            *([["ZCARD", keys("waiting")]] if at_gate else []),
+        ],
+    )
+    heads = [
+        (name, job_of(head[0])) for (name, _), head in zip(firsts, then.heads, strict=True) if head
+    ]
+    heads += [(QUEUE, job_id) for job_id in then.lists if job_id]
+    jobs, _ = yield from jobs_of(keys, [job_id for _, job_id in heads])
+    since = {job.id: job.since_ms for job in jobs if job.since_ms is not None}
+    waits: dict[str, int] = {}
+    for name, job_id in heads:
+        if job_id in since:
+            waits[name] = max(waits.get(name, 0), now_ms - since[job_id])
+    resumes = dict(zip(names, first.resumes, strict=True))
+    for (family, _), score in zip(rates, then.rates, strict=True):
+        scores = [float(each) for each in (score, resumes[family]) if each is not None]
+        resumes[family] = min(scores, default=None)
+    waiting = dict(zip(counted, then.counts, strict=True))
+    result = []
+    for name, bound in zip(names, bounds, strict=True):
+        own, entry = entries.get(name), _entry_of(entries, name)
+        limit = entry.limit if entry else NO_LIMIT
+        result.append(
+            ScopeStatus(
+                name,
+                limit,
+                entry.version if entry else 0,
+                "none" if entry is None else "family" if own is None else own.source,
+                held[name],
+                sum(then.ready) if name == QUEUE else sum(waiting[lane] for lane in lanes[name]),
+                waits.get(name),
+                _resume_of(resumes[name], limit, now_ms),
+                partial=len(of_name[name]) > bound,
+                set_by=own.by if own else None,
+                set_at_ms=own.at_ms if own else None,
+                declared=own.declared if own else None,
+                now_ms=now_ms,
+            )
+        )
+    return result
+
+
+# One job.
+
+
+def _standing(keys: QueueKeys, job: JobState) -> Steps[Standing]:
+    lane, ready = job.fields.get("lane", ""), job.state is State.READY
+    first = yield from ask(
+        place=["HGET", keys("lanes"), lane],
+        behind=["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({lane}|{_seq(job):016d}|{job.id}"],
+        facts=["HMGET", keys("meta"), "paused", "fair"],
+        gate=["HGET", keys("caps"), QUEUE],
+        running=["ZCARD", keys("leases")],
+    )
+    paused, fair = first.facts
+    word, scope = _place(first.place) if ready and lane else ("", None)
+    gate = entries_of(job.queue, [(QUEUE, first.gate)]).get(QUEUE)
+    if ready and _is_full(gate, first.running):
+        scope = QUEUE
+    found = Standing(job, lane, word, scope, NO_LIMIT, 0, (), None, 0, paused == "1")
+    if scope is not None:
+        found = yield from _with_scope(keys, found, scope)
+    if ready and fair != "1" and (word == "open" or not lane):
+        ahead, at_least = yield from _ahead(keys, job, lane)
+        return found._replace(ahead=ahead, ahead_in="queue", ahead_at_least=at_least)
+    return found._replace(ahead=int(first.behind), ahead_in="lane") if word else found
+
+
+def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standing]:
+    """Add what is known of the scope that the job waits for: its limit, some of its holders, and when it resumes."""
+    names, last = (scope, family_of(scope)), HOLDERS_SHOWN - 1
+    found = yield from ask(
+        caps=["HMGET", keys("caps"), *names],
+        held=count_of_holders(keys, scope),
+        some=["ZRANGE", keys("leases"), 0, last]
+        if scope == QUEUE
+        else ["ZRANGEBYLEX", keys("holders"), *members(scope), "LIMIT", 0, HOLDERS_SHOWN],
+        resumes=["ZSCORE", keys("scheduled"), f"rate|{scope}"],
+        now=["TIME"],
+    )
+    entry = _entry_of(entries_of(keys.queue, zip(names, found.caps, strict=True)), scope)
+    limit, now_ms = entry.limit if entry else NO_LIMIT, time_ms(found.now)
+    ids = [job_of(member) for member in found.some]
+    jobs, _ = yield from jobs_of(keys, ids)
+    known = {job.id: Holder(job.id, job.fields.get("by"), job.since_ms) for job in jobs}
+    return standing._replace(
+        limit=limit,
+        holders=int(found.held),
+        shown=tuple(known.get(job_id, Holder(job_id, None, None)) for job_id in ids),
+        resumes_ms=_resume_of(found.resumes, limit, now_ms),
+        now_ms=now_ms,
+    )
+
+
+def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]:
+    """How many jobs may run before this one, over all lists and open lanes, and whether that is a lower bound."""
+    rank, seq = _rank(job), _seq(job)
+    lists = [keys(f"ready:{n}") for n in range(rank + 1)]
+    # A lane stands where its head does: one behind this job has nothing that comes before it.
+    before = "-inf", f"({rank * RANK + seq}"
+    found = yield from ask(
+        heads=[["LRANGE", key, 0, AHEAD_MAX - 1] for key in lists],
+        lengths=[["LLEN", key] for key in lists],
+        index=["LPOS", lists[rank], job.id],
+        lanes=["ZRANGEBYSCORE", keys("open"), *before, "LIMIT", 0, AHEAD_MAX],
+    )
+    own = found.heads[-1]
+    if not lane and found.index is not None:
+        found.heads[-1], found.lengths[-1] = own[: found.index], found.index
+    ids = [job_id for head in found.heads for job_id in head]
+    # Cancelled jobs are in the list until claim passes over them.
+    alive, _ = yield from jobs_of(keys, ids)
+    beyond = sum(found.lengths) - len(ids)
+    at_least = len(found.lanes) == AHEAD_MAX
+    if lane:
+        # A job in a lane has no place in its priority's list: their places in line are compared.
+        came_first = [j for j in alive if _rank(j) < rank or _seq(j) < seq]
+        beyond -= found.lengths[-1] - len(own)
+        at_least |= len(own) < found.lengths[-1] and len(came_first) == len(alive)
+        alive = came_first
+    in_lanes = yield [
+        ["ZLEXCOUNT", keys("waiting"), f"[{each}|", f"({each}" + ("}" if int(each[0]) < rank else f"|{seq:016d}")]
+        for each in found.lanes
+    ]  # fmt: skip
+    return len(alive) + beyond + sum(in_lanes), at_least
+
+
+def _seq(job: JobState) -> int:
+    """Its place in line."""
+    return number_in(job.fields.get("seq")) or 0
+
+
+def _rank(job: JobState) -> int:
+    priority = job.fields.get("priority", str(DEFAULT_PRIORITY))
+    return [str(each) for each in PRIORITIES].index(priority)
+
+
+def _place(text: str | None) -> tuple[str, str | None]:
+    """Read a field of `lanes`: ``open ORDER`` or ``blocked SCOPE ORDER``."""
+    match (text or "").split(" "):
+        case ["blocked", scope, _]:
+            return "blocked", scope
+        case ["open", _]:
+            return "open", None
+    return "", None

@@ -1,0 +1,168 @@
+"""Reads in steps, so that one queue is read as exactly as it can be, or many at once, in as many round trips as one.
+
+A read of a queue is a generator: it yields the commands of one round trip, is sent their replies, and returns what it
+found. :meth:`Reading.exactly` carries out one; :meth:`Reading.side_by_side` many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, Final, Generic, TypeVar
+
+from rq_core.errors import RqCoreError
+from rq_core.model.job import JobError, error_of
+from rq_core.model.keys import QueueKeys, queue_keys
+from rq_core.model.lib.text import printable, shorten
+from rq_core.model.state_line import LINE_MAX, TOO_LONG, JobState, line_of_job, read_state_lines
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Plan
+from rq_core.scripts.plain import plain
+
+T = TypeVar("T")
+
+Command = list[Any]
+Steps = Generator[list[Command], list[Any], T]
+
+TOGETHER_MAX: Final = 1_000
+"""Commands in one round trip."""
+WHY_MAX: Final = 300
+"""Characters of the reason why a queue cannot be read."""
+
+
+def ask(**questions: Command | list[Command]) -> Steps[Any]:
+    """Ask questions in one round trip. Returns an object that has the answer to each under its name; a list of answers
+    to a list of commands."""
+    single = {name for name, asked in questions.items() if asked and isinstance(asked[0], str)}
+    listed: dict[str, list[Command]] = {
+        name: [asked] if name in single else asked for name, asked in questions.items()
+    }
+    replies = iter((yield [command for commands in listed.values() for command in commands]))
+    found = {name: list(islice(replies, len(commands))) for name, commands in listed.items()}
+    return SimpleNamespace(**{n: each[0] if n in single else each for n, each in found.items()})
+
+
+def time_ms(reply: Sequence[str]) -> int:
+    """The answer to TIME in Unix ms. It is to be asked beside something of the queue: in a cluster it is its shard's
+    clock that counts."""
+    seconds, micros = reply
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def run(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
+    """Carry out one read. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
+    replies: list[Any] | None = None
+    while True:
+        try:
+            commands = next(steps) if replies is None else steps.send(replies)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        replies = []
+        for at in range(0, len(commands), TOGETHER_MAX):
+            some = commands[at : at + TOGETHER_MAX]
+            replies += yield from delivery.ask(some, queue)
+
+
+class Reading:
+    """The reads of one client."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def _keys(self, queue: str) -> QueueKeys:
+        return queue_keys(queue, self._delivery.prefix)
+
+    def exactly(self, queue: str, steps: Steps[T]) -> Plan[T]:
+        """Carry out one read. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
+        return run(self._delivery, queue, steps)
+
+    def side_by_side(self, reads: Mapping[str, Steps[T]]) -> Plan[tuple[list[T], dict[str, str]]]:
+        """Carry out reads of several queues at once. Returns what they found, and why other queues cannot be read, by
+        name: what keeps one queue from being read hides no other."""
+        running = {queue: _Contained(steps) for queue, steps in reads.items()}
+        while asked := [each for each in running.values() if each.asks is not None]:
+            commands = [command for each in asked for command in each.asks or ()]
+            replies = iter((yield from self._delivery.asking.ask_each(commands)))
+            for each in asked:
+                each.take(list(islice(replies, len(each.asks or ()))))
+        unreadable = {queue: each.why for queue, each in running.items() if each.why is not None}
+        return [found for each in running.values() for found in each.found], unreadable
+
+
+class _Contained(Generic[T]):
+    """A read that goes on while it can. What it cannot read hides no other queue."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self._steps = steps
+        self.asks: list[Command] | None = []
+        """The commands whose answers it waits for; None: it has ended."""
+        self.found: list[T] = []
+        """What it returned, if it did."""
+        self.why: str | None = None
+        """Why it could not go on."""
+        self.take(None)
+
+    def take(self, answers: list[Any] | None) -> None:
+        """Go on with these answers; None: begin."""
+        asked, self.asks = self.asks or (), None
+        for answer, command in zip(answers or (), asked, strict=True):
+            if isinstance(answer, Exception):
+                # Redis does not say which key has another type.
+                key = f"key {command[1]}: " if str(answer).startswith("WRONGTYPE") else ""
+                self.why = _fit(f"{key}{answer}")
+                return
+        try:
+            self.asks = next(self._steps) if answers is None else self._steps.send(answers)
+        except StopIteration as done:
+            self.found = [done.value]
+        except RqCoreError as error:
+            self.why = _fit(str(error))
+        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+            self.why = _fit(f"a key holds something unexpected ({type(error).__name__}: {error})")
+
+
+def _fit(text: str) -> str:
+    """A text that anything may stand in, as one short line."""
+    return printable(" ".join(shorten(text, WHY_MAX).split()))
+
+
+# The state lines of many jobs, without their arguments.
+
+PAGE: Final = 500
+"""Jobs in one question: a server looks at so many values of ``jobs`` in about a millisecond."""
+
+LONG: Final = 4096
+"""Bytes of a value in ``jobs``, from which its job has a line in ``state`` for sure."""
+
+_ERRORS_PAGE: Final = 20
+"""Jobs in one question for errors: each of their values is read as a whole, and other clients wait meanwhile."""
+
+
+def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
+    """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
+    lines: list[str | None] = []
+    program = plain("lines", LINE_MAX=LINE_MAX, TOO_LONG=TOO_LONG, VALUE_MAX=LONG)
+    for at in range(0, len(ids), PAGE):
+        page = ids[at : at + PAGE]
+        (found,) = yield [["EVAL_RO", program, 2, keys("state"), keys("jobs"), *page]]
+        lines += map(line_of_job, found[: len(page)], found[len(page) :])
+    return lines
+
+
+def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], list[str]]]:
+    """Read how those of some jobs stand that Redis has, and why others cannot be read."""
+    lines = yield from lines_of(keys, ids)
+    return read_state_lines(keys.queue, zip(ids, lines, strict=True))
+
+
+def errors_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[JobError | None]]:
+    """Read what each of these jobs died of; None for no error."""
+    pages = [ids[at : at + _ERRORS_PAGE] for at in range(0, len(ids), _ERRORS_PAGE)]
+    found = yield [["EVAL_RO", plain("errors"), 1, keys("jobs"), *page] for page in pages]
+    return [None if head is None else error_of(head) for heads in found for head in heads]
+
+
+def read_lines(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:
+    """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
+    return run(delivery, keys.queue, lines_of(keys, ids))

@@ -1,0 +1,177 @@
+"""When to look at jobs that are waited for. No I/O and no threads: :mod:`rq_core.connections.wait_thread` drives it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Final
+
+from rq_core.errors import RqCoreError
+from rq_core.protocol.reads.result_reads import Found
+
+UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
+"""Seconds between two looks at a job whose end nothing tells, the first ones and then always the last."""
+HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
+"""The same for a job whose end is told: they find what a message did not tell."""
+TOGETHER_S: Final = 0.02
+"""Looks that are due within so many seconds are made together."""
+TOGETHER_MAX: Final = 2_500
+"""Most jobs that are looked at before their waits are told: of many, the first need not wait for the last."""
+GRAINS: Final = 10
+"""Looks whose messages are heard come at multiples of a tenth of their pause, so that those of many waits come
+together."""
+
+
+class Nothing(Enum):
+    """What a look has found if the time is up first."""
+
+    ALIVE = "the job has not ended"
+
+
+Told = Found | Nothing | RqCoreError
+"""What a wait ends with. An error: the job could not be looked at, the last time."""
+
+
+class Wait:
+    """One wait for one job. ``tell`` is called once, with what it ends with."""
+
+    __slots__ = ("deadline", "hearing", "id", "looks", "over", "place", "queue", "tell", "trouble")
+
+    def __init__(
+        self, queue: str, job_id: str, deadline: float, tell: Callable[[Told], None]
+    ) -> None:
+        """``deadline`` is on the clock of the waits."""
+        self.queue = queue
+        self.id = job_id
+        self.deadline = deadline
+        self.tell = tell
+        self.looks = 0
+        """How often the job was looked at."""
+        self.over = False
+        self.trouble: RqCoreError | None = None
+        """Why the last look failed, if it did."""
+        self.place = 0
+        """The number of its place in line; 0: it has none."""
+        self.hearing: object | None = None
+        """The subscription under which the last look found the job alive, if no message has told of the job since."""
+
+    def end(self, told: Told) -> None:
+        """Tell, unless that was done."""
+        if not self.over:
+            self.over = True
+            self.tell(told)
+
+
+class Waits:
+    """The waits of one process."""
+
+    def __init__(self) -> None:
+        self._line: list[tuple[float, int, Wait]] = []
+        """(When to look, the place's number, the wait), as a heap. An entry whose wait has another place by now counts
+        no more."""
+        self._number = itertools.count(1)
+        self._by_job: defaultdict[str, dict[str, list[Wait]]] = defaultdict(dict)
+
+    def add(self, wait: Wait, now: float) -> None:
+        """Begin to wait: the first look is due now."""
+        self._by_job[wait.queue].setdefault(wait.id, []).append(wait)
+        self._put(wait, now)
+
+    def next_at(self) -> float | None:
+        """When the next look is due; None: there is nothing to look at."""
+        while self._line and not self._counts(self._line[0]):
+            self._drop()
+        return self._line[0][0] if self._line else None
+
+    def due(self, now: float) -> dict[str, list[Wait]]:
+        """The waits whose jobs are to be looked at now, by queue. Each has to be given to ``looked``."""
+        found: dict[str, list[Wait]] = {}
+        if (first := self.next_at()) is None or first > now:
+            return found
+        count = 0
+        while count < TOGETHER_MAX and self._line and self._line[0][0] <= now + TOGETHER_S:
+            counts = self._counts(self._line[0])
+            wait = self._drop()
+            if counts:
+                wait.place = 0
+                found.setdefault(wait.queue, []).append(wait)
+                count += 1
+        return found
+
+    def told(self, queue: str, ids: Iterable[str], now: float) -> None:
+        """A message tells that these jobs of a queue have ended: look at those that are waited for."""
+        waiting = self._by_job.get(queue)
+        for job_id in ids if waiting else ():
+            for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids
+                wait.hearing = None
+                self._put(wait, now)
+
+    def missed(self, queue: str, now: float) -> None:
+        """Messages of a queue may have been missed: look at all its jobs that are waited for."""
+        for waits in self._by_job.get(queue, {}).values():
+            for wait in waits:
+                self._put(wait, now)
+
+    def looked(
+        self,
+        wait: Wait,
+        found: Found | None,
+        now: float,
+        began: float,
+        hearing: object | None = None,
+    ) -> None:
+        """A look that began at ``began`` has found this of the wait's job; None: it is alive, or ``trouble`` says why
+        that is not known. ``hearing`` is the subscription that tells its end from now on, if one does."""
+        if wait.place and found is None and not wait.over:
+            # A message has come since: the next look is due.
+            return
+        wait.hearing = hearing
+        if not wait.over and found is None and began < wait.deadline:
+            wait.looks += 1
+            pauses = HEARD_S if hearing else UNHEARD_S
+            pause = pauses[min(wait.looks, len(pauses)) - 1]
+            at = now + pause
+            if hearing:
+                grain = pause / GRAINS
+                at = math.ceil(at / grain) * grain
+            self._put(wait, min(at, wait.deadline))
+            return
+        self.forget(wait)
+        wait.end(found or wait.trouble or Nothing.ALIVE)
+
+    def all(self) -> list[Wait]:
+        """All waits that are not over."""
+        return [
+            w for jobs in self._by_job.values() for ws in jobs.values() for w in ws if not w.over
+        ]
+
+    def queues(self) -> set[str]:
+        """The queues of jobs that are waited for."""
+        return {queue for queue, jobs in self._by_job.items() if jobs}
+
+    def _put(self, wait: Wait, at: float) -> None:
+        wait.place = next(self._number)
+        heapq.heappush(self._line, (at, wait.place, wait))
+
+    @staticmethod
+    def _counts(entry: tuple[float, int, Wait]) -> bool:
+        return entry[1] == entry[2].place and not entry[2].over
+
+    def _drop(self) -> Wait:
+        _, place, wait = heapq.heappop(self._line)
+        if wait.over and place == wait.place:
+            self.forget(wait)
+        return wait
+
+    def forget(self, wait: Wait) -> None:
+        """Wait no more."""
+        jobs = self._by_job.get(wait.queue, {})
+        waits = jobs.get(wait.id)
+        if waits and wait in waits:
+            waits.remove(wait)
+            if not waits:
+                del jobs[wait.id]

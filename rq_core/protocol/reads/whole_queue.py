@@ -1,0 +1,181 @@
+"""Reads a whole queue: a small one in one transaction, a large one in pages, so that no call holds up the server.
+
+Pages are of different moments. The outbox is read last, so a job without an event since the first page stands in all
+pages as the log has it. Whatever else differs has to be read again at one moment (:meth:`WholeReads.members`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from rq_core import errors
+from rq_core.model.keys import KEY_TYPES, KEYS, QueueKeys
+from rq_core.model.state_line import line_of_job
+from rq_core.protocol.engine.plan import Plan, pairs_of, says_full
+from rq_core.protocol.engine.retried_commands import in_one_step
+from rq_core.protocol.reads.scope_reads import head_of_lane
+from rq_core.protocol.reads.steps import Command, Reading
+
+AT_ONCE_MAX: Final = 2_000
+"""Members of all keys of a queue that one transaction reads."""
+PAGE: Final = 250
+"""Members of one page."""
+PAGE_FIRST: Final = 25
+"""Members of a key's first page, from which the size of the others is known."""
+PAGE_BYTES: Final = 256 * 1024
+"""About how many bytes a page has at most."""
+_SIZE: Final = {"hash": "HLEN", "list": "LLEN", "zset": "ZCARD", "stream": "XLEN"}
+_STARTS: Final[dict[str, Any]] = {"hash": "0", "list": 0, "zset": "0", "stream": "+"}
+_MEMBER: Final = {"hash": "HGET", "zset": "ZSCORE"}
+
+
+class Snapshot(dict[str, Any]):
+    """A whole queue: key name → value in Python's types."""
+
+    since: str | None = None
+    """The last entry of the outbox before the first page, if the queue changed while its pages were read; None: all
+    values are of one moment."""
+
+
+class WholeReads(Reading):
+    """The reads of a whole queue."""
+
+    def snapshot(self, queue: str) -> Plan[Snapshot]:
+        """Read everything a queue has in Redis in one transaction, which is as large as the queue.
+
+        Raises QueueDamaged if a key has the wrong type.
+        """
+        keys = self._keys(queue)
+        read = {
+            "hash": lambda key: ["HGETALL", key],
+            "list": lambda key: ["LRANGE", key, 0, -1],
+            "zset": lambda key: ["ZRANGE", key, 0, -1, "WITHSCORES"],
+            "stream": lambda key: ["XRANGE", key, "-", "+"],
+        }
+        commands = [read[key.type](keys(key.name)) for key in KEYS]
+        try:
+            *_, values = yield from self._delivery.ask([["MULTI"], *commands, ["EXEC"]])
+        except errors.ServerUnsuitable as error:
+            if not says_full(error):
+                raise
+            # A full Redis 7.0 queues no command.
+            (values,) = yield from self._delivery.ask([in_one_step(commands)])
+        found = Snapshot()
+        for key, value in zip(KEYS, values, strict=True):
+            if isinstance(value, Exception):
+                raise errors.QueueDamaged(
+                    f"queue {queue!r} is damaged: key {keys(key.name)} is not a {key.type}. Move it away with RENAME,"
+                    f" then run `rq-core doctor {queue} --repair`",
+                    queue=queue,
+                    why=str(value),
+                )
+            found[key.name] = _shaped(key.type, value)
+        return found
+
+    def whole(self, queue: str) -> Plan[Snapshot]:
+        """Read everything a queue has in Redis, in pages if it is large.
+
+        Raises QueueDamaged if a key has the wrong type.
+        """
+        keys = self._keys(queue)
+        sizes = [[_SIZE[key.type], keys(key.name)] for key in KEYS]
+        change: list[Command] = [
+            ["XREVRANGE", keys("outbox"), "+", "-", "COUNT", 1],
+            ["HGETALL", keys("meta")],
+        ]
+        try:
+            *many, last, meta = yield from self._delivery.ask([*sizes, *change], queue)
+        except errors.QueueDamaged:
+            many = []  # The transaction names the key.
+        if sum(many) <= AT_ONCE_MAX:
+            return (yield from self.snapshot(queue))
+        found = Snapshot()
+        for key in KEYS:
+            found[key.name] = yield from self._pages(queue, keys(key.name), key.type)
+        found["meta"] = pairs_of(meta)
+        if [last, meta] != (yield from self._delivery.ask(change, queue)):
+            found.since = last[0][0] if last else "0-0"
+        return found
+
+    def _pages(self, queue: str, key: str, kind: str) -> Plan[Any]:
+        """Read one key in pages; a list and a stream from the end at which they grow, so that what joins or goes
+        meanwhile hides none of the others."""
+        pages: list[list[Any]] = []
+        at, count = _STARTS[kind], PAGE_FIRST
+        while at is not None:
+            (reply,) = yield from self._delivery.ask([_page(kind, key, at, count)], queue)
+            page, at = _read(kind, at, count, reply)
+            pages.append(page)
+            if page:
+                each = sum(map(_size_of, page)) // len(page) + 1
+                count = max(1, min(PAGE, PAGE_BYTES // each))
+        if kind in ("list", "stream"):
+            return _shaped(kind, [each for page in reversed(pages) for each in page])
+        return {name: value for page in pages for name, value in _shaped(kind, page).items()}
+
+    def members(
+        self, queue: str, members: Iterable[tuple[str, str]]
+    ) -> Plan[dict[tuple[str, str], str]]:
+        """Read single members of keys at one moment, as an edit names them (:class:`rq_core.doctor.Edit`); empty for
+        one that is not there. What has no members of its own, such as a list, is left out."""
+        keys = self._keys(queue)
+        asked = {each: _member(keys, *each) for each in members}
+        replies: Sequence[Any] = ()
+        if commands := [command for each in asked.values() for command in each]:
+            (replies,) = yield from self._delivery.ask([in_one_step(commands)], queue)
+        rest, found = iter(replies), {}
+        for (key, member), commands in asked.items():
+            values = [next(rest) for _ in commands]
+            if key == "head":
+                values = values[0][:1]
+            elif key == "line":
+                values = [line_of_job(*values)]
+            if commands:
+                found[key, member] = (values and values[0]) or ""
+        return found
+
+
+def _page(kind: str, key: str, at: Any, count: int) -> Command:
+    match kind:
+        case "list":
+            return ["LRANGE", key, -at - count, -at - 1]
+        case "stream":
+            return ["XREVRANGE", key, at, "-", "COUNT", count]
+    return ["HSCAN" if kind == "hash" else "ZSCAN", key, at, "COUNT", count]
+
+
+def _read(kind: str, at: Any, count: int, reply: Any) -> tuple[list[Any], Any]:
+    """Return a page, and where the next one begins; None: it was the last one."""
+    match kind:
+        case "list":
+            return reply, at + count if reply else None
+        case "stream":
+            return reply[::-1], f"({reply[-1][0]}" if reply else None
+    cursor, page = reply
+    return page, None if str(cursor) == "0" else cursor
+
+
+def _size_of(value: Any) -> int:
+    return len(value) if isinstance(value, str) else sum(map(_size_of, value))
+
+
+def _shaped(kind: str, value: Any) -> Any:
+    """Return the reply of a read of a key, or of a part of it, in Python's types."""
+    match kind:
+        case "hash":
+            return pairs_of(value)
+        case "zset":
+            return {member: float(score) for member, score in pairs_of(value).items()}
+        case "stream":
+            return [(entry_id, pairs_of(flat)) for entry_id, flat in value]
+    return list(value)
+
+
+def _member(keys: QueueKeys, key: str, member: str) -> list[Command]:
+    if key == "line":
+        return [["HGET", keys(name), member] for name in ("state", "jobs")]
+    if key == "head":
+        return [head_of_lane(keys, member)]
+    command = _MEMBER.get(KEY_TYPES[key])
+    return [[command, keys(key), member]] if command else []

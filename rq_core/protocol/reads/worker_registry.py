@@ -1,0 +1,197 @@
+"""The list of workers: each says in the key ``workers`` of its queues that it runs, busy or idle.
+
+A row is when Redis last heard of the worker and what it says of itself: ``1795225746 {"host":"db-1",…}``. The names
+of its tasks stand once for all workers with the same code, in the field ``code|`` and the code's digest. None of this
+is the state of a job: no script reads it, no event tells of it, and no queue is made by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.keys import QueueKeys, queue_keys
+from rq_core.protocol.engine.plan import Plan, Send, pairs_of
+from rq_core.scripts.plain import plain
+
+SILENT_MS: Final = 30_000
+"""A worker that Redis has not heard of for so long is taken for gone: three times TELL_EVERY_S."""
+TELL_EVERY_S: Final = 10.0
+"""Seconds between two words of a worker."""
+SWEEP_AFTER_MS: Final = 3_600_000
+"""How long the row of a worker stays that ended without saying so."""
+WORD_MAX: Final = 256
+"""Characters that a row's host, version, code, or name of a queue may have."""
+WORKERS_MAX: Final = 1_000
+"""About how many workers of a queue are read."""
+
+_CODE: Final = "code|"
+"""What the fields begin with that have the tasks of a code: no worker's name has this character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a worker says of itself."""
+
+    host: str
+    pid: int
+    version: str
+    """Of rq-core."""
+    code: str
+    """A digest of its tasks: workers that differ in it run different code."""
+    queues: tuple[str, ...]
+    places: int
+    """How many jobs it may run at once."""
+    busy: int
+    """How many of those places are taken."""
+    since_ms: int
+    """Unix ms, when it began, by its own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class PresentWorker:
+    """A row of ``workers``, read."""
+
+    worker: str
+    says: Presence
+    silent_ms: int
+    """How long ago Redis last heard of it. If that lies in the future, since Redis' clock was set back: how far."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has been silent for so long that it is taken for gone."""
+        return self.silent_ms > SILENT_MS
+
+
+class KnownTasks(NamedTuple):
+    """Which tasks the workers of a queue have that are there."""
+
+    workers: int
+    """How many there are."""
+    tasks: frozenset[str] | None
+    """All of their tasks' names; None: not all could be read."""
+
+    def knows(self, task: str | None) -> bool | None:
+        """Say whether any of them has the task. None: that is not known, or there is no worker."""
+        if self.tasks is None or not self.workers:
+            return None
+        return task in self.tasks
+
+
+def tell(
+    prefix: str, worker: str, says: Presence, queues: Iterable[str], tasks: Iterable[str]
+) -> Plan[None]:
+    """Say in these queues that the worker is there, and which ``tasks`` its code has. What goes wrong with that is
+    left for the next time."""
+    row = json.dumps(asdict(says), separators=(",", ":"))
+    code = _CODE + says.code, json.dumps(sorted(tasks), separators=(",", ":"))
+    program = plain("tell")
+    yield Send([["EVAL", program, 1, _key(prefix, queue), worker, row, *code] for queue in queues])
+
+
+def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
+    """Say that it ends. What goes wrong with that is left to the sweep."""
+    yield Send([["HDEL", _key(prefix, queue), worker] for queue in queues])
+
+
+def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
+    """Remove the rows of workers that ended long ago without saying so, rows that cannot be read, and the tasks of
+    codes that no other row names. What goes wrong with that is left for the next time."""
+    commands: list[list[Any]] = []
+    for queue in queues:
+        commands += [["HLEN", _key(prefix, queue)], ["TIME"], ["HGETALL", _key(prefix, queue)]]
+    replies = yield Send(commands)
+    stale: list[list[Any]] = []
+    for at, queue in enumerate(queues):
+        _, now, rows = replies[3 * at : 3 * at + 3]
+        if isinstance(now, Exception) or isinstance(rows, Exception):
+            continue
+        fields = pairs_of(rows)
+        kept = {
+            each.worker: each.says.code
+            for each in rows_of(fields, int(now[0]) * 1000)
+            if each.silent_ms <= SWEEP_AFTER_MS
+        }
+        old = fields.keys() - kept.keys() - {_CODE + code for code in kept.values()}
+        if old:
+            stale.append(["HDEL", _key(prefix, queue), *old])
+    if stale:
+        yield Send(stale)
+
+
+def rows_command(keys: QueueKeys) -> list[Any]:
+    """The command that reads the workers of a queue."""
+    return ["HSCAN", keys("workers"), 0, "COUNT", WORKERS_MAX]
+
+
+def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
+    """The workers of a queue, by name. Rows that cannot be read are left out."""
+    found = (read_row(worker, row, now_ms) for worker, row in sorted(rows.items()))
+    return tuple(each for each in found if each is not None)
+
+
+def known_tasks(
+    rows: Mapping[str, str], workers: Iterable[PresentWorker], *, whole: bool
+) -> KnownTasks:
+    """The tasks of those ``workers`` of a queue that are not gone. ``whole``: these are all rows of the queue."""
+    present = [each for each in workers if not each.gone]
+    tasks: set[str] = set()
+    for code in {each.says.code for each in present}:
+        of_code = _tasks_of(rows.get(_CODE + code, ""))
+        tasks |= of_code or set()
+        whole = whole and of_code is not None
+    return KnownTasks(len(present), frozenset(tasks) if whole else None)
+
+
+def _tasks_of(text: str) -> set[str] | None:
+    """The tasks of a code; None if they cannot be read."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return set(found) if _are_words(found) else None
+
+
+def is_readable(field: str, text: str) -> bool:
+    """Whether this release can read a field of ``workers``: a worker's row, or the tasks of a code."""
+    if field.startswith(_CODE):
+        return _tasks_of(text) is not None
+    return read_row(field, text, 0) is not None
+
+
+def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:
+    """Read a row; None if it is invalid, or that of another version with other fields."""
+    seen, _, text = row.partition(" ")
+    try:
+        facts = json.loads(text)
+        if facts.keys() != _FITS.keys() or not all(fits(facts[k]) for k, fits in _FITS.items()):
+            return None
+        facts["queues"] = tuple(facts["queues"])
+        return PresentWorker(worker, Presence(**facts), abs(now_ms - int(seen) * 1000))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= WORD_MAX
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_word, value))
+
+
+# A worker's row is what any client with its rights may write: what is summed and shown must be what it says it is.
+_FITS: Final[dict[str, Callable[[object], bool]]] = {
+    each.name: {"str": _is_word, "int": _is_number, "tuple[str, ...]": _are_words}[str(each.type)]
+    for each in fields(Presence)
+}
+
+
+def _key(prefix: str, queue: str) -> str:
+    return queue_keys(queue, prefix)("workers")

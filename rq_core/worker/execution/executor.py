@@ -1,0 +1,455 @@
+"""Runs handlers: async ones on the event loop, sync ones in threads. Each claim ends in one Settlement.
+
+It decides how a handler's end is to be reported (success, retry, final failure, rollback), not when; the worker
+collects settlements and sends them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rq_core.app.handlers import context as job_context
+from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.handler_setup import Surroundings
+from rq_core.app.handlers.process_scope import Resources
+from rq_core.app.handlers.redaction import (
+    Redact,
+    describe,
+    describe_words,
+    message_of,
+    redacted,
+    traceback_in,
+)
+from rq_core.app.handlers.retry import Outcome, Verdict
+from rq_core.app.task import Task
+from rq_core.errors import (
+    HandlerSignal,
+    HandlerTimeout,
+    JobCancelled,
+    LeaseLost,
+    WorkerStopping,
+)
+from rq_core.model.headers import NO_HEADERS, read_headers
+from rq_core.model.job import Claim, read_spec
+from rq_core.model.lib.logs import warn_with_traceback
+from rq_core.model.lib.text import counted
+from rq_core.model.outcome import reason_of
+from rq_core.model.result_encoding import NO_VALUE
+from rq_core.model.table.reasons import Reason
+from rq_core.worker.execution.process_pool import IsolationPool, Raised
+from rq_core.worker.execution.running import Running
+from rq_core.worker.execution.threads import Threads
+from rq_core.worker.execution.time_limits import TimeLimits, start_task
+from rq_core.worker.settlement import Settlement
+
+log = logging.getLogger(__name__)
+
+NOT_BEGUN: Final = (
+    "the process of the handler was not ready within its timeout of {:g} s; to start it and to import the task's"
+    " module is part of that time"
+)
+"""The message of a HandlerTimeout before an isolated handler began."""
+_OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
+"""Of what the process of an isolated handler says; anything else is a failure that is retried."""
+HEAR_S: Final = 0.01
+"""Seconds for the loop to read what the process of an isolated handler has said before its timeout was noticed."""
+END_GRACE_S: Final = 20.0
+"""Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
+less than the worker goes on to extend the lease of a job that has timed out."""
+
+
+class Executor:
+    """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
+
+    ``on_free`` is called when a handler no longer occupies its place. One that goes on though its time is over is
+    reported all the same, a sync one at its timeout, an async one that was cancelled END_GRACE_S later; it occupies its
+    place until it returns.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task[Any, Any]],
+        *,
+        worker: str,
+        threads: int,
+        timeout: float | None,
+        on_settlement: Callable[[Settlement], None],
+        on_free: Callable[[Running], None],
+        surroundings: Surroundings,
+        redact: Redact | None = None,
+        rng: random.Random | None = None,
+        isolate: bool = True,
+    ) -> None:
+        """Without ``isolate`` no processes are started: isolated tasks run here."""
+        self._tasks = tasks
+        self._worker = worker
+        self._timeout = timeout
+        self._on_settlement = on_settlement
+        self._on_free = on_free
+        self._surroundings = surroundings
+        self._resources = Resources()
+        self._redact = redact
+        self._pool = IsolationPool() if isolate else None
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
+        self._limits = TimeLimits(self._timed_out)
+        self.running: dict[tuple[str, str, str], Running] = {}
+        """By queue, job and fence: a job may be claimed again while an old handler of it still runs."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is unsettled."""
+        return any(not running.settled for running in self.running.values())
+
+    @property
+    def unsettled(self) -> list[Running]:
+        """What runs and is still to be reported. A handler that goes on though its time is over is not among them."""
+        return [running for running in self.running.values() if not running.settled]
+
+    def start(self, claim: Claim) -> Running | None:
+        """Start a claim's handler. None: it could not be started, and its settlement has been given."""
+        running = self.prepare(claim)
+        if running is not None:
+            self.launch(running)
+        return running
+
+    def prepare(self, claim: Claim) -> Running | None:
+        """Get ready to run a claim's handler. None: that cannot be done here, and its settlement has been given."""
+        try:
+            spec = read_spec(claim.spec)
+            name, args_json = spec.task, spec.args_json
+            headers = read_headers(spec.headers_json) if spec.headers_json else NO_HEADERS
+        except ValueError as error:
+            self._refuse(claim, "final", Reason.UNREADABLE, error)
+            return None
+        task = self._tasks.get(name)
+        if task is None:
+            self._refuse(claim, "rollback", Reason.UNKNOWN_TASK, LookupError(f"no task {name!r}"))
+            return None
+        most = task.options.max_losses
+        if spec.open_losses and most is not None and claim.losses >= most:
+            lost = RuntimeError(
+                f"it has lost {counted(claim.losses, 'worker')}, and its task has max_losses={most}"
+            )
+            self._refuse(claim, "final", Reason.POISON, lost)
+            return None
+        try:
+            arguments = task.arguments.load(args_json)
+            lane = task.lane_of_claim(claim.queue, claim.lane, arguments)
+        except BaseException as error:  # noqa: BLE001 - a model's own checks, or a key's function: also SystemExit
+            self._refuse(claim, "rollback", Reason.UNKNOWN_ARGUMENTS, error)
+            return None
+        if lane is not None:
+            # Its producer did not know the task's caps: it must not run uncounted.
+            self._on_settlement(Settlement(claim, "rollback", 0, Reason.LANE_CHANGED, lane=lane))
+            return None
+        timeout = task.timeout if task.timeout is not None else self._timeout
+        if spec.timeout_ms is not None:
+            timeout = spec.timeout_ms / 1000
+        context = JobContext.of_claim(claim, name, self._worker, headers)
+        running = Running(
+            claim,
+            context,
+            task,
+            arguments,
+            args_json,
+            timeout,
+            keeps=spec.keeps,
+            max_attempts=spec.max_attempts,
+        )
+        self.running[claim.queue, claim.id, claim.fence] = running
+        return running
+
+    def launch(self, running: Running) -> None:
+        """Start a handler that was prepared, unless it was told to stop meanwhile."""
+        if running.ending is not None or running.settled:
+            self._ended(running, running.ending)
+            self._free(running)
+            return
+        task = running.task
+        if self._pool is not None and task.isolation is not None:
+            running.begun = False
+            running.handler = start_task(self._run_isolated(self._pool, running))
+            return
+        if task.steps or self._surroundings.arounds:
+            running.function = self._surroundings.wrap(task, running.context, self._resources)
+        if task.is_async:
+            running.handler = start_task(self._run_async(running))
+        else:
+            self._launch_thread(running)
+
+    def _launch_thread(self, running: Running) -> None:
+        self._begin_time(running)
+        try:
+            self._threads.submit(running)
+        except RuntimeError as error:
+            # The machine has no more threads: that is not the job's fault.
+            running.settled = True
+            self._refuse(running.claim, "rollback", Reason.NOT_STARTED, error)
+            self._free(running)
+
+    def _begin_time(self, running: Running) -> None:
+        """Begin the timeout of a handler, if it has one, in the step in which the handler begins."""
+        if running.timeout is not None:
+            running.limit = running.timeout
+            running.over = self._limits.begin(running, running.timeout)
+            running.context.limit(running.timeout, running.over)
+
+    def _limit_time(self, running: Running, seconds: float | None) -> None:
+        if running.limit is not None:
+            self._limits.end(running, running.limit)
+        running.limit = seconds
+        if seconds is not None:
+            self._limits.begin(running, seconds)
+
+    def end(self, running: Running, why: HandlerSignal) -> None:
+        """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``.
+
+        Only the first reason counts: a handler that cleans up is not interrupted again.
+        """
+        if running.ending is not None:
+            return
+        running.ending = why
+        running.context.tell(why)
+        if isinstance(why, LeaseLost):
+            log.warning("lease lost, the handler is told to stop", extra=_facts(running))
+        if running.handler is None:
+            if isinstance(why, LeaseLost):
+                # Nothing is settled at its timeout: what the thread reports in the end is refused, and logged.
+                self._limit_time(running, None)
+            return
+        running.handler.cancel()
+        if _has_begun(running.handler):
+            # A lost claim has nothing to be settled; what such a handler reports in the end is refused, and logged.
+            self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE_S)
+        else:
+            # Cancelled now, its task takes no step in which it could say how it ended.
+            self._ended(running, why)
+            self._free(running)
+
+    async def leave(self) -> None:
+        """Leave what dependencies made for as long as this process lives, and let idle children do so.
+
+        Not if a handler still runs: it may use that.
+        """
+        leaving = [] if self.running else [self._resources.close()]
+        if self._pool is not None:
+            leaving.append(self._pool.end_idle())
+        await asyncio.gather(*leaving)
+
+    def close(self) -> bool:
+        """Start no more. Returns False if threads are still busy with handlers that do not stop."""
+        self._threads.close()
+        self._limits.close()
+        if self._pool is not None:
+            self._pool.close()
+        return not self.running
+
+    def _refuse(self, claim: Claim, verdict: str, reason: str, error: BaseException) -> None:
+        log.warning(
+            "job cannot be run here: %s",
+            redacted(self._redact, message_of(error)),
+            extra={"job": claim.id, "queue": claim.queue, "reason": reason},
+        )
+        said = describe(error, with_traceback=False, redact=self._redact)
+        self._on_settlement(Settlement(claim, verdict, 0, reason, said))
+
+    async def _run_async(self, running: Running) -> None:
+        # The task has a context of its own, so nothing has to be put back.
+        job_context.enter(running.context)
+        failure: BaseException | None = None
+        self._begin_time(running)
+        try:
+            try:
+                value = await running.function(**running.arguments)
+            finally:
+                if running.over is not None:
+                    running.context.raise_if_timed_out()
+            if running.keeps:
+                running.keep(value)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
+            job_context.enter(None)
+            failure = error
+        # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+        try:
+            self._ended(running, failure)
+        finally:
+            failure = None  # It knows this frame.
+            self._free(running)
+
+    async def _run_isolated(self, pool: IsolationPool, running: Running) -> None:
+        self._begin_time(running)
+        try:
+            raised = await pool.run(running, running.task, running.args_json)
+        except BaseException as error:  # noqa: BLE001 - the claim must be settled whatever went wrong
+            self._ended(running, error)
+        else:
+            if raised is None:
+                self._ended(running, None)
+            elif running.ending is not None:
+                self._ended(running, running.ending)
+            else:
+                self._raised(running, raised)
+        finally:
+            self._free(running)
+
+    def _thread_ended(self, running: Running, error: BaseException | None) -> None:
+        try:
+            self._ended(running, error)
+        finally:
+            self._free(running)
+
+    def _timed_out(self, running: Running) -> None:
+        """The time of a handler is over, or that of one which was told to stop."""
+        if running.ended is not None:
+            # Its thread has judged itself, and the loop was late: that is reported next.
+            return
+        if running.ending is None:
+            if self._pool is not None and self._pool.has_said(running):
+                # Its process judges itself, too: that is heard first.
+                self._limit_time(running, HEAR_S)
+                return
+            assert running.timeout is not None
+            why = None if running.begun else NOT_BEGUN.format(running.timeout)
+            self.end(running, HandlerTimeout(why, seconds=running.timeout))
+            if running.handler is not None:
+                return
+        assert running.ending is not None
+        log.warning(
+            "handler was told to stop and goes on; its place stays occupied: %s",
+            running.ending,
+            extra=_facts(running),
+        )
+        self._ended(running, running.ending)
+
+    def _ended(self, running: Running, error: BaseException | None) -> None:
+        if running.settled:
+            return
+        running.settled = True
+        claim = running.claim
+        if error is None or running.value:
+            # One that has returned has done its work, whatever ended the making of its JSON.
+            ran_s = (running.ended or time.monotonic()) - running.started
+            if running.value and running.value.startswith(NO_VALUE):
+                why = reason_of(running.value.removeprefix(NO_VALUE))
+                log.warning(
+                    "job succeeded, and its result is not kept: %s", why, extra=_facts(running)
+                )
+            self._on_settlement(
+                Settlement(
+                    claim, "complete", task=running.context.task, ran_s=ran_s, value=running.value
+                )
+            )
+            return
+        # However a handler ends that was asked to stop, that is why.
+        error = running.ending or error
+        if isinstance(error, LeaseLost):
+            # That claim is not in force: there is nothing to report it to.
+            return
+        if isinstance(error, WorkerStopping):
+            self._report(running, "rollback", 0, Reason.SHUTDOWN)
+            return
+        if isinstance(error, JobCancelled):
+            said = describe(error, redact=self._redact)
+            self._report(running, "final", 0, Reason.CANCELLED, said)
+            return
+        verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
+        said = describe(error, redact=self._redact)
+        self._failed(running, verdict, type(error).__name__, message_of(error), said)
+
+    def _raised(self, running: Running, raised: Raised) -> None:
+        """An isolated handler failed; its process has asked the task's policy."""
+        if running.settled:
+            return
+        running.settled = True
+        said = describe_words(raised.type, raised.message, raised.traceback, redact=self._redact)
+        verdict = Verdict(_OUTCOMES.get(raised.outcome, "retry"), *raised[1:3])
+        self._failed(running, verdict, raised.type, raised.message, said)
+
+    def _failed(
+        self, running: Running, verdict: Verdict, kind: str, message: str, said: str
+    ) -> None:
+        delay_ms = round(verdict.delay * 1000)
+        if verdict.outcome == "rollback":
+            log.info("job snoozes for %g s", verdict.delay, extra=_facts(running))
+            self._report(running, "rollback", delay_ms, verdict.reason)
+            return
+        attempt, attempts = running.claim.failures + 1, running.max_attempts
+        if verdict.outcome == "retry" and attempts is not None and attempt >= attempts:
+            # Redis would say the same, unless the job leaves its attempts to the task.
+            verdict = Verdict("final", 0.0, Reason.ATTEMPTS_SPENT)
+        will = f"dead, {verdict.reason}, after attempt {attempt} of {attempts}"
+        if verdict.outcome == "retry":
+            will = f"retry in {verdict.delay:,.1f} s, attempt {attempt + 1} of {attempts}"
+        says = redacted(self._redact, message)
+        facts = _facts(running) | {"verdict": will}
+        warn_with_traceback(log, "job failed: %s: %s", (kind, says), traceback_in(said), facts)
+        self._report(running, verdict.outcome, delay_ms, verdict.reason, said)
+
+    def _report(
+        self, running: Running, verdict: str, delay_ms: int, reason: str, error: str = "null"
+    ) -> None:
+        """Have the end of a handler reported that was no success."""
+        ran_s = (running.ended or time.monotonic()) - running.started
+        self._on_settlement(
+            Settlement(
+                running.claim,
+                verdict,
+                delay_ms,
+                reason,
+                error,
+                task=running.context.task,
+                ran_s=ran_s,
+            )
+        )
+
+    def _free(self, running: Running) -> None:
+        if running.limit is not None:
+            self._limits.end(running, running.limit)
+        claim = running.claim
+        self.running.pop((claim.queue, claim.id, claim.fence), None)
+        self._on_free(running)
+
+
+def _has_begun(handler: asyncio.Task[None]) -> bool:
+    """Whether a task has taken its first step."""
+    coroutine = handler.get_coro()
+    return (
+        not inspect.iscoroutine(coroutine)
+        or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
+    )
+
+
+def _call(running: Running) -> None:
+    """Run a sync handler, in its thread."""
+    if running.ending is not None:
+        # It was to stop before its thread began.
+        raise running.ending
+    job_context.enter(running.context)
+    try:
+        try:
+            value = running.function(**running.arguments)
+        finally:
+            if running.over is not None:
+                running.context.raise_if_timed_out()
+        if running.keeps:
+            running.keep(value)
+    finally:
+        running.ended = time.monotonic()
+
+
+def _facts(running: Running) -> dict[str, Any]:
+    context = running.context
+    return {
+        "job": context.id,
+        "queue": context.queue,
+        "task": context.task,
+        "claim": context.claim,
+        "ran_s": round(time.monotonic() - running.started, 3),
+    }

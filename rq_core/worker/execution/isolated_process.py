@@ -1,0 +1,234 @@
+"""A process that runs isolated handlers, one at a time, for the worker at the other end of its pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from multiprocessing.connection import Connection
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+from rq_core import errors
+from rq_core.app.handlers import context as job_context
+from rq_core.app.handlers.context import JobContext, job_here
+from rq_core.app.handlers.log_context import JobLogFilter
+from rq_core.app.handlers.process_scope import Resources
+from rq_core.app.handlers.redaction import message_of, traceback_of
+from rq_core.app.task import Task, find
+from rq_core.model.lib import logs
+
+FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker", "headers")
+"""Of a JobContext, as they travel."""
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""To all processes of a worker they are for the worker, which ends this one when it wants to. This one is started with
+them blocked, since its job would fail by one that comes before it ignores them."""
+BEGUN: Final = "begun"
+"""The message that a handler begins."""
+RETURNED: Final = "returned"
+"""The message that it has returned, and that its value is being made JSON."""
+END: Final[dict[str, Any]] = {"end": True}
+"""The message that there are no more jobs: leave what lives as long as the process, and end."""
+WORDS_MAX: Final = 1_000_000
+"""Characters of a message or a traceback that travel; the worker redacts and shortens them."""
+
+
+def _task_at(module: str, name: str) -> Task[Any, Any]:
+    found = find(module, name)
+    if not isinstance(found, Task):
+        raise LookupError(f"no task {name} in module {module}")  # noqa: TRY004 - no wrong type
+    return found
+
+
+class _Running:
+    """The handler that runs now, what it runs in, and how it is told to stop."""
+
+    def __init__(self, context: JobContext, own_loop: ChildLoop, resources: Resources) -> None:
+        self.context = context
+        self.own_loop = own_loop
+        self.resources = resources
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.handler: asyncio.Task[Any] | None = None
+
+    def stop(self, why: str) -> None:
+        kind = getattr(errors, why, errors.JobCancelled)
+        self.context.tell(kind())
+        if self.loop is not None and self.handler is not None:
+            self.loop.call_soon_threadsafe(self.handler.cancel)
+
+
+def _end_group() -> None:
+    """End this process with all that its handlers have started."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
+    """Run what the worker sends, until it is gone."""
+    # A group of its own: what a handler starts is killed with its process.
+    os.setpgid(0, 0)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    if log_options is not None:
+        logs.configure(*log_options, filters=[JobLogFilter()])
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    current: list[_Running] = []
+
+    def listen() -> None:
+        while True:
+            try:
+                message = json.loads(pipe.recv_bytes())
+            except (EOFError, OSError):
+                # The worker is gone, and its claim with it: nothing else would stop this handler.
+                _end_group()
+            if "stop" not in message:
+                requests.put(message)
+            elif current:
+                current[-1].stop(message["stop"])
+
+    threading.Thread(target=listen, name="rq-core-worker", daemon=True).start()
+    rng = random.Random()  # noqa: S311 - jitter, no secret
+    own_loop, resources = ChildLoop(), Resources()
+    while (request := requests.get()) != END:
+        running = _Running(JobContext(**request["job"]), own_loop, resources)
+        current.append(running)
+        reply = _carry_out(running, request, rng, pipe)
+        current.clear()
+        pipe.send_bytes(json.dumps(reply).encode())
+    own_loop.close(resources.close())
+
+
+def _carry_out(
+    running: _Running, request: dict[str, Any], rng: random.Random, pipe: Connection
+) -> dict[str, Any] | None:
+    task: Task[Any, Any] | None = None
+    failure: BaseException | None = None
+    returned: dict[str, str] | None = None
+    try:
+        _limit_memory(request["memory"])
+        task = _task_at(*request["place"])
+        arguments = task.arguments.load(request["args"])
+        pipe.send_bytes(json.dumps(BEGUN).encode())
+        function, around = task.function, task.app.surroundings
+        if task.steps or around.arounds:
+            function = around.wrap(task, running.context, running.resources)
+        if request["limit"] is not None:
+            running.context.limit(*request["limit"])
+        with job_context.running(running.context):
+            try:
+                if task.is_async:
+                    value = running.own_loop.run(_awaited(running, function, arguments))
+                else:
+                    running.context.raise_if_cancelled()
+                    value = function(**arguments)
+            finally:
+                running.context.raise_if_timed_out()
+            if request["keep"]:
+                pipe.send_bytes(json.dumps(RETURNED).encode())
+                returned = {"value": task.returned.dump(value, request["keep"])}
+    except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
+        failure = error
+    _limit_memory(None)
+    if failure is None:
+        return returned
+    # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+    try:
+        return _told(failure, task, running, rng)
+    finally:
+        failure = None  # It knows this frame.
+
+
+def _told(
+    failure: BaseException, task: Task[Any, Any] | None, running: _Running, rng: random.Random
+) -> dict[str, Any]:
+    """A failure as the worker is told of it, judged by the task's policy."""
+    verdict = ("retry", 0.0, "failed")
+    if task is not None:
+        verdict = task.retry.verdict(failure, running.context.failures + 1, rng.random)
+    return {
+        **dict(zip(("outcome", "delay", "reason"), verdict, strict=True)),
+        "type": type(failure).__name__,
+        "message": message_of(failure)[:WORDS_MAX],
+        "traceback": traceback_of(failure)[-WORDS_MAX:],
+    }
+
+
+async def _awaited(
+    running: _Running, function: Callable[..., Any], arguments: dict[str, Any]
+) -> Any:
+    running.handler = asyncio.current_task()
+    running.loop = asyncio.get_running_loop()
+    if running.context.cancelled:
+        running.context.raise_if_cancelled()
+    try:
+        return await function(**arguments)
+    finally:
+        running.loop = None
+
+
+def _limit_memory(limit: int | None) -> None:
+    """Let this process have so many bytes of data; None: as many as it was given."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = hard if limit is None else limit
+    if hard not in (resource.RLIM_INFINITY, -1):
+        soft = min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+# The event loop of a process that runs isolated handlers: one for the process' life, so that what lives as long, such
+# as a pool of connections, can be used by one job after the other.
+
+T = TypeVar("T")
+
+
+class ChildLoop:
+    """Runs coroutines one at a time. Between them, nothing on the loop goes on."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._of_the_job: WeakSet[asyncio.Task[Any]] = WeakSet()
+        """What handlers have started; what dependencies have started that live on is not among them."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a handler, and return what it does. What it leaves behind is cancelled, as asyncio.run would."""
+        self._runner.get_loop().set_task_factory(self._make)
+        try:
+            return self._runner.run(coroutine, context=contextvars.copy_context())
+        finally:
+            self._runner.run(self._end_rest(), context=contextvars.Context())
+
+    def _make(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+        if job_here(options.get("context")) is not None:
+            self._of_the_job.add(task)
+        return task
+
+    async def _end_rest(self) -> None:
+        rest = [task for task in self._of_the_job if not task.done()]
+        self._of_the_job.clear()
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run a last coroutine, and end the loop."""
+        with self._runner as runner:
+            runner.run(last, context=contextvars.Context())

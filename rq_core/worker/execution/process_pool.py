@@ -1,0 +1,244 @@
+"""Runs handlers in child processes that can be killed: the worker's side.
+:mod:`rq_core.worker.execution.isolated_process` is the child's.
+
+A child that hangs, crashes in native code or takes too much memory takes no worker with it. Children are spawned, never
+forked, run one job at a time, and are used again; what goes over their pipes is JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rq_core.app.task import place_of
+from rq_core.errors import HandlerDied, HandlerTimeout
+from rq_core.model.lib import logs
+from rq_core.worker.execution import isolated_process
+from rq_core.worker.execution.running import UNFINISHED_VALUE
+
+if TYPE_CHECKING:
+    from rq_core.app.task import Task
+    from rq_core.worker.execution.running import Running
+
+TELL_GRACE_S: Final = 0.5
+"""Seconds that a handler which was told to stop gets before its process is killed. At its timeout it gets none."""
+
+END_WAIT_S: Final = 5.0
+"""How long idle processes may take to end when they are asked to, before they are killed."""
+PIPE_BYTES: Final = 16 * 1024
+"""What any pipe takes at once, although its reader has not begun."""
+
+
+class Raised(NamedTuple):
+    """What an isolated handler raised, as its process tells it."""
+
+    outcome: str
+    delay: float
+    reason: str
+    type: str
+    message: str
+    traceback: str
+
+
+@dataclass(eq=False, slots=True)
+class _Child:
+    process: BaseProcess
+    pipe: Connection
+    reaped: bool = False
+    """Whether its group was killed, or its process may have been joined: its number may be another's by then."""
+
+
+class IsolationPool:
+    """Child processes for isolated handlers; never more than jobs run at once."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._senders = concurrent.futures.ThreadPoolExecutor(4, "rq-core-send")
+        self._idle: list[_Child] = []
+        self._busy: dict[Running, _Child] = {}
+
+    async def run(self, running: Running, task: Task[Any, Any], args_json: str) -> Raised | None:
+        """Run a handler to its end. Returns what it raised. Raises HandlerDied if its process ended instead.
+
+        Cancelled, it tells the handler to stop, waits a little, and kills its process.
+        """
+        child = self._take(task)
+        self._busy[running] = child
+        whole = False
+        try:
+            await self._send(child, _request(running, task, args_json))
+            try:
+                reply = await _reply(child)
+                if reply == isolated_process.BEGUN:
+                    running.begun = True
+                    reply = await _reply(child)
+                if reply == isolated_process.RETURNED:
+                    running.value = UNFINISHED_VALUE
+                    reply = await _reply(child)
+            except asyncio.CancelledError:
+                whole = await self._stopped(child, running)
+                raise
+            whole = True
+        except OSError as error:
+            raise _died(child) from error
+        finally:
+            del self._busy[running]
+            if whole:
+                self._idle.append(child)
+            else:
+                _kill(child)
+        if reply is not None and "value" in reply:
+            running.value = reply["value"]
+            return None
+        return None if reply is None else Raised(**reply)
+
+    def has_said(self, running: Running) -> bool:
+        """Whether the handler's process has said something that was not read yet."""
+        child = self._busy.get(running)
+        return child is not None and child.pipe.poll()
+
+    async def _send(self, child: _Child, request: bytes) -> None:
+        if len(request) <= PIPE_BYTES:
+            child.pipe.send_bytes(request)
+            return
+        # A child that is still starting does not read yet, and the pipe is full before all is in it.
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._senders, child.pipe.send_bytes, request)
+
+    async def _stopped(self, child: _Child, running: Running) -> bool:
+        """Let a handler stop by itself, if it has the time. Returns whether it did."""
+        if isinstance(running.ending, HandlerTimeout):
+            return False
+        try:
+            child.pipe.send_bytes(json.dumps({"stop": type(running.ending).__name__}).encode())
+            async with asyncio.timeout(TELL_GRACE_S):
+                while await _reply(child) in (isolated_process.BEGUN, isolated_process.RETURNED):
+                    pass
+        except (TimeoutError, OSError, HandlerDied):
+            return False
+        return True
+
+    def _take(self, task: Task[Any, Any]) -> _Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.process.is_alive():
+                return child
+            child.reaped = True
+            _kill(child)
+        here, there = self._context.Pipe()
+        process = self._context.Process(
+            target=isolated_process.main,
+            args=(there, logs.configured),
+            name=f"rq-core-{task.name}",
+            daemon=True,
+        )
+        # What it starts beside the first process unblocks them.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, isolated_process.SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        there.close()
+        return _Child(process, here)
+
+    async def end_idle(self) -> None:
+        """Ask the idle children to end, and wait until they have; those that have not, ``close`` kills."""
+        for child in self._idle:
+            with contextlib.suppress(OSError):
+                child.pipe.send_bytes(json.dumps(isolated_process.END).encode())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_WAIT_S):
+                for child in self._idle:
+                    await _readable(child.process.sentinel)
+
+    def close(self) -> None:
+        """Kill all children."""
+        for child in (*self._idle, *self._busy.values()):
+            _kill(child)
+        self._idle.clear()
+        self._senders.shutdown(wait=False, cancel_futures=True)
+
+
+def _request(running: Running, task: Task[Any, Any], args_json: str) -> bytes:
+    context = running.context
+    facts = {name: getattr(context, name) for name in isolated_process.FACTS}
+    facts["headers"] = dict(context.headers)
+    request = {
+        "job": facts,
+        "place": place_of(task),
+        "memory": task.max_memory,
+        "args": args_json,
+        "keep": running.keeps,
+        # All processes of a machine have the same monotonic clock.
+        "limit": None if running.over is None else (running.timeout, running.over),
+    }
+    return json.dumps(request).encode()
+
+
+async def _reply(child: _Child) -> Any:
+    """The child's next message. Raises HandlerDied if there is none to come."""
+    await _readable(child.pipe.fileno())
+    try:
+        return json.loads(child.pipe.recv_bytes())
+    except (EOFError, OSError) as error:
+        raise _died(child) from error
+
+
+async def _readable(file: int) -> None:
+    """Wait until a file can be read; the sentinel of a process can be when it has ended."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def set_once() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(file, set_once)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(file)
+
+
+def _died(child: _Child) -> HandlerDied:
+    # Its pipe ends a moment before it does. Until it is joined, its number is no other group's.
+    _kill_group(child)
+    child.process.join(1.0)
+    code = child.process.exitcode
+    how = (
+        "in no known way"
+        if code is None
+        else f"by signal {-code}"
+        if code < 0
+        else f"by status {code}"
+    )
+    return HandlerDied(how=how)
+
+
+def _kill_group(child: _Child) -> None:
+    """Kill what the handlers of a child have started, and the child itself if it lives."""
+    pid = child.process.pid
+    if pid is not None and not child.reaped:
+        child.reaped = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _kill(child: _Child) -> None:
+    _kill_group(child)
+    child.process.kill()
+    child.process.join()
+    child.process.close()
+    with contextlib.suppress(OSError):
+        child.pipe.close()

@@ -1,0 +1,256 @@
+"""The jobs that a worker holds: from their arrival with a claim to the end of their handler.
+
+What arrives is begun when the next turn is on its way, or has nothing to send. Before a handler takes its first step,
+the lease of its claim is being kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rq_core.connections.client import Client
+from rq_core.errors import HandlerSignal, JobCancelled, LeaseLost
+from rq_core.model.job import Claim
+from rq_core.model.lib.text import counted
+from rq_core.model.table.reasons import Reason
+from rq_core.worker.capacity import Capacity
+from rq_core.worker.execution.executor import Executor
+from rq_core.worker.execution.running import Running
+from rq_core.worker.lifetime import Lifetime
+from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE, LeaseKeeper
+from rq_core.worker.liveness.lease_table import LeaseTable
+from rq_core.worker.liveness.presence import Attendance
+from rq_core.worker.queue_group import QueueGroups
+from rq_core.worker.settlement import Settlement
+from rq_core.worker.wakeups import FOREVER
+
+if TYPE_CHECKING:
+    from rq_core.app.app import App
+
+
+log = logging.getLogger(__package__)
+
+OVERLAP_S_MAX: Final = 0.05
+"""Seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch. Where
+handlers block the loop for longer, jobs claimed meanwhile would wait for it, and their leases would not be kept."""
+FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
+"""Intervals of the heartbeat for which a new lease surely lasts until the next one extends it."""
+HOLD_S_MAX: Final = 1.0
+"""Seconds that a suspect is held at most: an outage of another shard must not keep it, nor this worker's claims."""
+EXTENSION_GRACE_S: Final = 30.0
+"""Seconds beyond a job's timeout for which its lease is still extended."""
+
+
+class Handlers:
+    """Begins what arrives, keeps its leases, and ends it where its claim is no longer in force."""
+
+    def __init__(
+        self,
+        app: App,
+        lifetime: Lifetime,
+        capacity: Capacity,
+        groups: QueueGroups,
+        *,
+        client: Client,
+        table: LeaseTable | None,
+    ) -> None:
+        """``client`` is for the heartbeat, on a thread of its own. ``table`` is shared with a supervisor."""
+        self._lifetime = lifetime
+        self._capacity = capacity
+        self._groups = groups
+        self.executor = Executor(
+            app.tasks,
+            worker=lifetime.worker,
+            threads=lifetime.options.concurrency,
+            timeout=lifetime.options.timeout,
+            on_settlement=groups.settle,
+            on_free=self._freed,
+            surroundings=app.surroundings,
+            redact=app.redactor,
+        )
+        self.leases = LeaseKeeper(
+            client,
+            lifetime.worker,
+            on_lost=lambda queue, job, fence: self._from_keeper(queue, job, fence, LeaseLost),
+            on_cancelling=lambda queue, job, fence: self._from_keeper(
+                queue, job, fence, JobCancelled
+            ),
+            table=table,
+            attendance=Attendance(
+                client,
+                lifetime.worker,
+                tasks=app.tasks,
+                queues=lambda: groups.present,
+                places=lifetime.options.concurrency,
+                busy=lambda: capacity.taken - capacity.kept,
+            ),
+        )
+        self._suspects = Suspects()
+        self._unreported: set[tuple[str, str]] = set()
+        """Suspects that were put off, by id and fence, until Redis knows."""
+        self.held: Running | None = None
+        """A suspect that does not begin yet: what was claimed with it would lose a worker with it."""
+        self.arrived: list[Claim] = []
+        """Claimed, and about to be begun."""
+        self._since = FOREVER
+        """The moment (monotonic) from which on the leases of all that arrived are known to run."""
+        self.stepped = asyncio.Event()
+        """Whether what arrived has been begun, and has had its first step."""
+        self.stepped.set()
+        self.steps_took = FOREVER
+        """Seconds that the first steps of the last batch took."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Begin to keep leases; call it once, on the loop."""
+        self._loop = asyncio.get_running_loop()
+        self.leases.start()
+
+    def arrive(self, claim: Claim, since: float) -> None:
+        """Have a job begun as soon as the next turn is on its way, or shows that there is nothing to send. Its lease
+        runs since ``since`` (monotonic), or began later."""
+        self._capacity.taken += 1
+        self._since = min(self._since, since)
+        if not self.arrived:
+            self.stepped.clear()
+            asyncio.get_running_loop().call_soon(self.begin_arrived)
+        self.arrived.append(claim)
+
+    def begin_arrived(self) -> None:
+        """Begin what has arrived, all of it in one go."""
+        if not self.arrived:
+            return
+        arrived, self.arrived = self.arrived, []
+        since, self._since = self._since, FOREVER
+        began = time.monotonic()
+        if began - since > FRESH_INTERVALS * self.leases.interval:
+            # This process was stopped, or a handler held the loop: they may run elsewhere by now.
+            self._give_back(arrived)
+            arrived = []
+        begin = [running for claim in arrived if (running := self._prepare(claim)) is not None]
+        # Before any of them begins: it may hold the GIL from its first step on.
+        self.leases.hold_all([(running.claim, _until(running)) for running in begin])
+        for running in begin:
+            if running.claim.losses:
+                self.held = running  # There is one at most: Suspects puts off the others.
+                asyncio.get_running_loop().call_later(HOLD_S_MAX, self._launch_held, running)
+            else:
+                self.executor.launch(running)
+        self.begin_held()
+        # Not before they were begun: a worker that takes no more gives back what arrives.
+        self._lifetime.retire_if_due()
+
+        def stepped() -> None:
+            self.steps_took = time.monotonic() - began
+            if not self.arrived:
+                self.stepped.set()
+
+        asyncio.get_running_loop().call_soon(stepped)
+
+    def begin_held(self) -> None:
+        """Begin the suspect that is held, once Redis knows which others were put off and no claim is under way."""
+        if self.held is None or self._unreported or self.arrived:
+            return
+        if not any(group.claiming for group in self._groups.all):
+            self._launch_held(self.held)
+
+    def _launch_held(self, running: Running) -> None:
+        if self.held is running:
+            self.held = None
+            self.executor.launch(running)
+            self._groups.news.set()
+
+    def reported(self, settlements: Sequence[Settlement]) -> None:
+        """Redis has answered to these: their leases need not be kept any more."""
+        self.leases.drop(*[settlement.claim for settlement in settlements])
+        if self._unreported:
+            self._unreported.difference_update((s.claim.id, s.claim.fence) for s in settlements)
+
+    def _prepare(self, claim: Claim) -> Running | None:
+        """Get ready to run a claim; None: it will not run, and its place is free."""
+        running = None
+        if self._lifetime.over.is_set():
+            self._groups.settle(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
+        elif pause := self._suspects.pause(claim, self.executor.running.values()):
+            self._unreported.add((claim.id, claim.fence))
+            self._groups.settle(Settlement(claim, "rollback", round(pause * 1000), Reason.SUSPECT))
+        else:
+            running = self.executor.prepare(claim)
+        if running is None:
+            self._capacity.taken -= 1
+        return running
+
+    def _give_back(self, late: Sequence[Claim]) -> None:
+        """Begin none of these, whose leases may be over. A claim that is no longer in force refuses that."""
+        many = counted(len(late), "claimed job")
+        log.warning(
+            "%s could not be begun in time; the worker gives back what it did not begin", many
+        )
+        for claim in late:
+            self._groups.settle(Settlement(claim, "rollback", 0, Reason.LATE))
+        self._capacity.taken -= len(late)
+
+    def _freed(self, running: Running) -> None:
+        """A handler no longer occupies its place. On the loop."""
+        if isinstance(running.ending, LeaseLost):
+            self.leases.drop(running.claim)
+        self._capacity.taken -= 1
+        for group in self._groups.all:
+            group.watcher.freed()
+        self._groups.news.set()
+
+    def _from_keeper(
+        self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
+    ) -> None:
+        """The server has said something of a claim. On the lease keeper's thread."""
+        assert self._loop is not None
+
+        def tell() -> None:
+            running = self.executor.running.get((queue, job_id, fence))
+            if running is not None:
+                self.executor.end(running, why())
+
+        self._loop.call_soon_threadsafe(tell)
+
+
+def _until(running: Running) -> float | None:
+    """Until when to extend its lease, on the monotonic clock; None: as long as it runs."""
+    return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None
+
+
+PAUSE_S: Final = 0.5
+PAUSE_S_MAX: Final = 8.0
+"""Seconds until a suspect comes back; they double each time that this process puts it off."""
+REMEMBERED_MAX: Final = 10_000
+
+
+class Suspects:
+    """Decides which jobs that have lost a worker a process runs, and how long the others wait: any of them may be
+    the one that took it down.
+
+    One of them runs at a time in a process. It does not begin before Redis knows that the others which were claimed
+    with it were put off (Handlers.begin_held): a lost claim counts, whether its handler began or not. So the jobs that
+    ran beside a poison job lose one worker to it, and are not called poison with it.
+    """
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        self._put_off: dict[str, int] = {}
+
+    def pause(self, claim: Claim, running: Iterable[Running]) -> float | None:
+        """Seconds that a claimed job must wait, since another suspect runs here. None: it may run now."""
+        if not claim.losses or not any(each.claim.losses for each in running):
+            self._put_off.pop(claim.id, None)
+            return None
+        times = self._put_off.pop(claim.id, 0)
+        self._put_off[claim.id] = times + 1
+        if len(self._put_off) > REMEMBERED_MAX:
+            del self._put_off[next(iter(self._put_off))]
+        pause: float = min(PAUSE_S * 2**times, PAUSE_S_MAX)
+        # Spread, so that those that lost one worker together do not come back together.
+        return pause * self._rng.uniform(0.75, 1.25)

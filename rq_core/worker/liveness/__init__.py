@@ -1,0 +1,6 @@
+"""How others know that a worker is alive, and how late its event loop is.
+
+- ``heartbeat``, ``lease_table``: extending leases; leases in memory that the supervisor can read.
+- ``presence``: the worker's row in the list of workers.
+- ``loop_lag``: how late the event loop is.
+"""

@@ -1,0 +1,212 @@
+"""Keeps the leases of a worker's claims, from a thread of its own.
+
+A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat is
+neither on the loop nor on the job's thread. A handler that holds the GIL for longer than a lease stops this thread,
+too; then a supervisor helps out (:mod:`rq_core.process.lease_guard`), and a worker without one loses its leases.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from rq_core.connections.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.model.job import Claim
+from rq_core.model.keys import queue_keys
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.claims import Extended
+from rq_core.protocol.engine.plan import Call
+from rq_core.worker.liveness.lease_table import LeaseTable
+from rq_core.worker.liveness.presence import Attendance
+
+log = logging.getLogger(__name__)
+
+EXTEND_CHUNK: Final = 1_000
+BEATS_IN_LEASE: Final = 3
+"""Heartbeats in a lease."""
+BEAT_AGAIN_S: Final = 0.5
+"""Seconds after which a heartbeat that failed is tried again."""
+
+
+class LeaseKeeper:
+    """Extends all held claims every third of a lease, in one round trip.
+
+    ``on_lost`` and ``on_cancelling`` are called from the keeper's thread, with a queue, a job id and the fence of the
+    claim. The interval follows the queues' leases when an operator changes them.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        worker: str,
+        *,
+        on_lost: Callable[[str, str, str], None],
+        on_cancelling: Callable[[str, str, str], None],
+        clock: Callable[[], float] = time.monotonic,
+        table: LeaseTable | None = None,
+        attendance: Attendance | None = None,
+    ) -> None:
+        """``table`` is shared with a supervisor, who helps out when this thread cannot run. ``attendance`` is said from
+        this thread."""
+        self._client = client
+        self._worker = worker
+        self._on_lost = on_lost
+        self._on_cancelling = on_cancelling
+        self._clock = clock
+        self._table = table
+        self._attendance = attendance
+        self._lock = threading.Lock()
+        self._held: dict[str, dict[str, tuple[str, float | None]]] = {}
+        self._known: dict[str, float] = {}
+        """Leases of queues, in seconds, as last read."""
+        self._failed: set[object] = set()
+        """Where the last heartbeat got no answer."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
+        self.interval = 10.0
+        """Seconds between two heartbeats: a third of the shortest lease."""
+        self.last_success = clock()
+        """When a heartbeat last got its answer, on ``clock``."""
+
+    def start(self) -> None:
+        """Begin; call once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def hold(self, claim: Claim, until: float | None) -> None:
+        """Keep this claim's lease, but not beyond ``until`` on ``clock`` (None: as long as it is held)."""
+        self.hold_all([(claim, until)])
+
+    def hold_all(self, claims: Iterable[tuple[Claim, float | None]]) -> None:
+        """The same for many at once."""
+        with self._lock:
+            for claim, until in claims:
+                self._held.setdefault(claim.queue, {})[claim.id] = (claim.fence, until)
+                if self._table is not None:
+                    self._table.hold(claim, until)
+
+    def drop(self, *claims: Claim) -> None:
+        """No longer keep these claims' leases."""
+        with self._lock:
+            for claim in claims:
+                held = self._held.get(claim.queue, {})
+                if claim.id in held and held[claim.id][0] == claim.fence:
+                    del held[claim.id]
+                    if self._table is not None:
+                        self._table.drop(claim)
+
+    def beat(self) -> None:
+        """Extend everything that is held, once. Raises RqCoreError if there is no answer."""
+        now = self._clock()
+        with self._lock:
+            held = {
+                queue: [
+                    (job_id, fence)
+                    for job_id, (fence, until) in jobs.items()
+                    if until is None or now < until
+                ]
+                for queue, jobs in self._held.items()
+            }
+        trouble: RqCoreError | None = None
+        failed: set[object] = set()
+        for place, queues in self._by_place(held):
+            calls: list[Call[Extended]] = []
+            for queue in queues:
+                for start in range(0, len(held[queue]), EXTEND_CHUNK):
+                    jobs = held[queue][start : start + EXTEND_CHUNK]
+                    extend = claims.extend(queue, self._worker, jobs)
+                    calls.append(extend)
+            try:
+                self._tell(calls, self._client.run(self._client.calls.delivery.carry_out(calls)))
+                self._follow_leases(queues)
+            except RqCoreError as error:
+                # A shard that is away must not cost the leases of the others.
+                trouble = error
+                failed.add(place)
+        self._failed = failed
+        if trouble is not None:
+            raise trouble
+        self.last_success = self._clock()
+
+    def _by_place(self, held: Mapping[str, Sequence[object]]) -> list[tuple[object, list[str]]]:
+        """The queues in which something is held, by where they are; where it failed the last time comes last."""
+        places: dict[object, list[str]] = {}
+        for queue, jobs in held.items():
+            if jobs:
+                places.setdefault(self._client.place(queue), []).append(queue)
+        return sorted(places.items(), key=lambda each: each[0] in self._failed)
+
+    def _tell(
+        self, calls: Sequence[Call[Extended]], answers: Sequence[Extended | RqCoreError]
+    ) -> None:
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, RqCoreError):
+                log.error("leases of queue %s were not extended: %s", call.queue, answer)
+                continue
+            fences: dict[str, str] = dict(call.each)
+            for job_id in answer.lost:
+                self._on_lost(call.queue, job_id, fences[job_id])
+            for job_id in answer.cancelling:
+                self._on_cancelling(call.queue, job_id, fences[job_id])
+
+    def _follow_leases(self, queues: Sequence[str]) -> None:
+        """A lease that was made shorter must be extended more often, from now on."""
+        prefix = self._client.prefix
+        commands = [["HGET", queue_keys(queue, prefix)("meta"), "lease_ms"] for queue in queues]
+        leases = self._client.run(self._client.calls.delivery.ask(commands))
+        self._known |= {q: int(ms) / 1000 for q, ms in zip(queues, leases, strict=True) if ms}
+        held = [self._known[queue] for queue in self._held if queue in self._known]
+        if held:
+            self.interval = min(held) / BEATS_IN_LEASE
+
+    def _run(self) -> None:
+        beat_at = self._clock() + self.interval
+        self._note_beat()
+        self._attend()
+        while not self._stop.wait(self._pause(beat_at)):
+            self._note_beat()
+            late = self._clock() - beat_at
+            if late > (BEATS_IN_LEASE - 1) * self.interval:
+                log.warning(
+                    "the heartbeat is %.1f s late: this process was stopped, a handler held the GIL, or Redis did not"
+                    " answer. Jobs whose lease is over run elsewhere",
+                    late,
+                )
+            if late < 0:
+                self._attend()
+                continue
+            # After an outage the leases that are left are short: there is no third of one to wait for.
+            pause = min(self.interval, BEAT_AGAIN_S)
+            try:
+                self.beat()
+                pause = self.interval
+            except RqCoreError as error:
+                log.warning("heartbeat failed, trying again: %s", error)
+            except Exception:
+                # A heartbeat that dies silently would lose every lease of this worker.
+                log.exception("heartbeat failed, trying again")
+            beat_at = self._clock() + pause
+        if self._attendance is not None:
+            self._attendance.leave(self._failed)
+
+    def _pause(self, beat_at: float) -> float:
+        """Seconds until there is something to do."""
+        due = beat_at if self._attendance is None else min(beat_at, self._attendance.due)
+        return max(0.0, due - self._clock())
+
+    def _attend(self) -> None:
+        if self._attendance is not None and self._clock() >= self._attendance.due:
+            self._attendance.tell(self._failed)
+
+    def _note_beat(self) -> None:
+        if self._table is not None:
+            self._table.beat(self._worker, self.interval)

@@ -1,0 +1,110 @@
+"""Measures once a second how late the event loop is: what blocks it holds up every handler, and the next claim.
+
+A thread looks at the loop meanwhile: while a handler blocks it, the log names the job and the line at which it stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Final
+
+from rq_core.worker.claim_counters import FlowTable
+from rq_core.worker.execution.running import Running
+from rq_core.worker.lifetime import resident_bytes
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 1.0
+BLOCKED_S: Final = 2.0
+"""Seconds after which the log names who blocks the loop."""
+REMEMBERED: Final = 15
+"""How many measurements the worst is shown of: as many as there are between two scrapes, as a rule."""
+
+
+class LoopWatch:
+    """Of one worker's loop. Use it on the loop."""
+
+    def __init__(self, flow: FlowTable, clock: Callable[[], float] = time.monotonic) -> None:
+        self._flow = flow
+        self._clock = clock
+        self._lags: deque[float] = deque(maxlen=REMEMBERED)
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Begin; the worker is expected to claim from now on."""
+        self._flow.answered()
+        self._due = self._clock()
+        self.measure()
+        loop = threading.get_ident()
+        threading.Thread(target=self._look, args=(loop,), name="rq-core-loop", daemon=True).start()
+
+    def measure(self) -> None:
+        """Note how late this is, and when it is next."""
+        now = self._clock()
+        self._lags.append(max(0.0, now - self._due))
+        self._due = now + EVERY_S
+        self._flow.measured(self._due, max(self._lags), resident_bytes())
+        self._timer = asyncio.get_running_loop().call_later(EVERY_S, self.measure)
+
+    def stop(self) -> None:
+        """Measure no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flow.at_rest()
+        self._over.set()
+
+    def _look(self, loop: int) -> None:
+        """Look from a thread at the one of the loop, until the watch is stopped."""
+        told = 0.0
+        while not self._over.wait(EVERY_S):
+            due = self._due
+            late = self._clock() - due
+            if late < BLOCKED_S or told == due:
+                continue
+            frame = sys._current_frames().get(loop)  # noqa: SLF001 - nothing else shows where a thread stands
+            found = None if frame is None else _handler_in(frame)
+            # The loop may have gone on meanwhile: then it was another handler.
+            if found is not None and due == self._due:
+                told = due
+                running, line = found
+                log.warning(
+                    "a handler has blocked the event loop for %.1f s, at %s: make its task a plain def, which runs in a"
+                    " thread, or await asyncio.to_thread(…) there",
+                    late,
+                    line,
+                    extra={
+                        "job": running.claim.id,
+                        "queue": running.claim.queue,
+                        "task": running.task.name,
+                    },
+                )
+
+
+def _handler_in(frame: FrameType) -> tuple[Running, str] | None:
+    """The handler that a thread steps now, and the line at which its function stands, or what it calls if that is not
+    on the way."""
+    passed: list[FrameType] = []
+    for each in _outwards(frame):
+        running = each.f_locals.get("running") if each.f_code.co_name == "_run_async" else None
+        if isinstance(running, Running):
+            own = getattr(inspect.unwrap(running.task.function), "__code__", None)
+            stands = next((one for one in passed if one.f_code is own), frame)
+            return running, f"{stands.f_code.co_filename}:{stands.f_lineno}"
+        passed.append(each)
+    return None
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

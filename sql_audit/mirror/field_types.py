@@ -1,0 +1,149 @@
+"""What each field of an event may hold, checked a whole column at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from rq_core.model.table.fields import FIELDS, Kind
+from rq_core.model.table.machine import Priority, State
+from sql_audit.store.storable_text import clean
+
+INTEGER_MAX: Final = 2**63 - 1
+NAME_LENGTH_MAX: Final = 512
+"""Characters in a name or word. Longer ones would not fit into an index of PostgreSQL."""
+
+LANE_LENGTH_MAX: Final = 16 * 1024
+"""Characters in the name of a lane, which is in no index."""
+
+NESTING_MAX: Final = 32
+"""How deep lists and objects may lie in each other in a value of any kind. How deep Python itself reads and writes
+JSON depends on where it is called, so what the mirror could still take might be unreadable to others.
+"""
+
+Check = Callable[[Sequence[Any]], bool]
+_INT, _STR, _NONE = int, str, type(None)
+
+
+def _integers(column: Sequence[Any]) -> bool:
+    types = set(map(type, column))
+    if types == {_NONE}:
+        return True
+    if not types <= {_INT, _NONE}:
+        return False
+    numbers: Sequence[int] = column if len(types) == 1 else [n for n in column if n is not None]
+    return min(numbers) >= 0 and max(numbers) <= INTEGER_MAX
+
+
+def _numbered(column: Sequence[Any]) -> bool:
+    return None not in column and _integers(column)
+
+
+def _words(column: Sequence[Any]) -> bool:
+    types = set(map(type, column))
+    if types == {_NONE}:
+        return True
+    if not types <= {_STR, _NONE}:
+        return False
+    words = column if len(types) == 1 else [word for word in column if word is not None]
+    return max(map(len, words)) <= NAME_LENGTH_MAX
+
+
+def _texts(column: Sequence[Any]) -> bool:
+    return set(map(type, column)) <= {_STR, _NONE}
+
+
+def _lanes(column: Sequence[Any]) -> bool:
+    if not set(map(type, column)) <= {_STR, _NONE}:
+        return False
+    return all(lane is None or len(lane) <= LANE_LENGTH_MAX for lane in set(column))
+
+
+def _names(column: Sequence[Any]) -> bool:
+    return (
+        set(map(type, column)) == {_STR}
+        and min(map(len, column)) > 0
+        and max(map(len, column)) <= NAME_LENGTH_MAX
+    )
+
+
+def _among(words: Iterable[str | None]) -> Check:
+    allowed = {None if word is None else str(word) for word in words}
+
+    def check(column: Sequence[Any]) -> bool:
+        return set(map(type, column)) <= {_STR, _NONE} and allowed.issuperset(column)
+
+    return check
+
+
+_SCALARS: Final = frozenset({_STR, _INT, float, bool, _NONE})
+
+
+def anything(column: Sequence[Any]) -> bool:
+    return set(map(type, column)) <= _SCALARS or not _deeper_than(NESTING_MAX, column)
+
+
+def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
+    """Whether in any of some values more levels of lists and objects lie in each other."""
+    for value in values:
+        kind = type(value)
+        if kind is list or kind is dict:
+            inner = value if kind is list else value.values()
+            if not levels or _deeper_than(levels - 1, inner):
+                return True
+    return False
+
+
+def _scopes(column: Sequence[Any]) -> bool:
+    """What counts a claim, as the views and ``audit at`` read it: [scope, cap or null] or
+    [scope, limit, window, burst], each.
+    """
+    told = [scopes for scopes in column if scopes is not None]
+    if not told:
+        return True
+    if set(map(type, told)) != {list}:
+        return False
+    every = list(chain.from_iterable(told))
+    if not every:
+        return True
+    if set(map(type, every)) != {list} or not set(map(len, every)) <= {2, 4}:
+        return False
+    # What is no text counts as text that SQL cannot keep.
+    names = {scope[0] if type(scope[0]) is str else "\0" for scope in every}
+    if clean(joined := "".join(names)) != joined:
+        return False
+    caps = [scope[1] for scope in every if len(scope) == 2]
+    rates = [number for scope in every if len(scope) == 4 for number in scope[1:]]
+    return (not caps or _integers(caps)) and (not rates or _numbered(rates))
+
+
+_OF_KIND: Final[dict[Kind, Check]] = {
+    Kind.WORD: _words,
+    Kind.NUMBER: _integers,
+    Kind.PRIORITY: _among((*Priority, None)),
+    Kind.LANE: _lanes,
+    Kind.MESSAGE: _texts,
+}
+
+KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in FIELDS} | {
+    "id": _names,
+    "claim": _numbered,
+    "state": _among((*State, None)),
+    "target": _among((State.READY, State.SCHEDULED, State.DEAD)),
+    "enqueued_ms": _integers,
+    "old_due_ms": _integers,
+    "old_priority": _among(Priority),
+    "old_expires_ms": _integers,
+    "outcome": _words,
+    "scope": _words,
+    "error": anything,
+    "scopes": _scopes,
+    "cap": anything,
+    "dead": _integers,
+    "by_job": _words,
+    "spec": _texts,
+    "value_digest": _words,
+    "value": _texts,
+}
+"""What each field may hold. A field without a kind may hold anything that is not nested too deep."""

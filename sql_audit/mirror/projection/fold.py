@@ -1,0 +1,470 @@
+"""From entries to rows: the events as they are stored, and where they leave each job and each
+claim.
+
+:func:`rq_core.model.events.fold` says what an event does to a job. This is the same step for many
+thousands a second, with the times, outcomes and errors that SQL keeps besides; a test folds random
+histories through both and compares. Like history's, it applies an event that is out of place all
+the same: what Redis did is what happened.
+
+A :class:`Folder` lives for one batch. It does no I/O: give it the rows of the jobs concerned, feed
+it the entries in order, and take the rows to write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any, ClassVar, Final
+
+from rq_core.model.table.effects import CLAIM_ENDS, CLEARS, EFFECTS, Effect, target
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
+from rq_core.model.table.fields import COUNTERS
+from rq_core.model.table.machine import CLAIMED_STATES, Event, State
+from sql_audit.mirror.intake import Intake
+from sql_audit.mirror.projection.details import Details, of_queue
+from sql_audit.store.connection.copy import Rows, event_line
+from sql_audit.store.job_rows import (
+    CLAIM_CLAIMED_AT,
+    CLAIM_ENDED_AT,
+    CLAIM_NUMBER,
+    CLAIM_OUTCOME,
+    CLAIM_RAN,
+    CLAIM_TASK,
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
+    JOB_CLAIMED_AT,
+    JOB_CLAIMS,
+    JOB_DUE,
+    JOB_FENCE,
+    JOB_FINISHED_AT,
+    JOB_LAST_EPOCH,
+    JOB_LAST_SEQ,
+    JOB_READY_AT,
+    JOB_REASON,
+    JOB_SINCE,
+    JOB_STATE,
+    JOB_TASK,
+    JOB_WORKER,
+    Attempt,
+    EventRow,
+    Job,
+)
+from sql_audit.store.schema.tables import GONE, JOB_COLUMNS, LOST, QUARANTINED, TERMINAL_STATES
+from sql_audit.store.storable_text import clean, to_json
+
+# Plain strings: asking an enum for its value is a call.
+_READY: Final = str(State.READY)
+_SCHEDULED: Final = str(State.SCHEDULED)
+_RUNNING: Final = str(State.RUNNING)
+_TOLD: Final = (
+    "id", "due_ms", "task",
+    *(f.name for f in JOB_EVENT_FIELDS[Event.ENQUEUED] if f.name in JOB_COLUMNS and f.name not in ("due_ms", "task")),
+)  # fmt: skip
+"""The fields of an enqueued event that its job's row takes."""
+_OF_ENTRY: Final = (
+    "queue", "complete", "last_epoch", "last_seq", "enqueued_at_ms", "since_ms", "null", "zero", "state", "ready_at_ms",
+)  # fmt: skip
+"""The rest of that row, which jobs enqueued together have in common."""
+_PARTS: Final = {"job_id": 0} | {name: place for place, name in enumerate((*_TOLD, *_OF_ENTRY))}
+_new_row: Final = itemgetter(
+    *(_PARTS.get(name, _PARTS["zero" if name in COUNTERS else "null"]) for name in JOB_COLUMNS)
+)
+"""The row of a job that is enqueued, of the values of both: to write it out for each would name each column again."""
+_NULL: Final = "\0"
+"""Null in a plain line."""
+_LIVE: Final = frozenset(str(s) for s in State)
+_KNOWN_ENDS: Final = frozenset({LOST, *TERMINAL_STATES})
+"""Of a job in one of these it is known how it ended."""
+
+
+def job_ids(intakes: Iterable[Intake]) -> list[str]:
+    """The jobs that the entries are about, each once."""
+    ids: dict[str, None] = {}
+    for intake in intakes:
+        if intake.columns:
+            ids.update(dict.fromkeys(intake.columns["id"]))
+    return list(ids)
+
+
+class Folder:
+    """One batch: entries in, rows out."""
+
+    def __init__(self, queue: str, known: Iterable[Sequence[Any]], *, at_ms: int = 0) -> None:
+        """``known``: the rows of ``job`` for the ids of the batch. ``at_ms``: the last event's time
+        before.
+        """
+        self.queue = queue
+        self.at_ms = at_ms
+        self.jobs: dict[str, Job] = {job.job_id: job for job in map(Job, known)}
+        self.known: Final = frozenset(self.jobs)
+        self.touched: dict[str, Job] = {}
+        self.begun: dict[tuple[str, str], Attempt] = {}
+        """Claims that began in this batch: their rows cannot exist yet."""
+        self.resumed: dict[tuple[str, str], Attempt] = {}
+        """Claims of which a row may exist."""
+        self.events: list[EventRow] = []
+        self.lines: list[str] = []
+        """The same, each as :func:`sql_audit.store.connection.copy.event_line` says it."""
+        self._details = Details()
+
+    # What to write.
+
+    def job_rows(self) -> tuple[Rows, Rows]:
+        """Rows of ``job``: the new ones, and those that replace a row."""
+        if not self.known:
+            return Rows(self.touched.values()), Rows()
+        new, old = Rows(), Rows()
+        for job_id, job in self.touched.items():
+            (old if job_id in self.known else new).append(job)
+        return new, old
+
+    def attempt_rows(self) -> tuple[Rows, Rows]:
+        """Rows of ``job_attempt``: the new ones, and those of which a row may exist."""
+        return Rows(self.begun.values()), Rows(self.resumed.values())
+
+    @property
+    def attempts(self) -> Iterable[Attempt]:
+        """Every claim that began or ended."""
+        return chain(self.begun.values(), self.resumed.values())
+
+    # What no event of a job says.
+
+    def end_all(self, state: str, epoch: int, at_ms: int) -> None:
+        """Put every live job of which nothing was told since ``epoch`` began into a state. (In SQL,
+        where all jobs of a queue are, :func:`sql_audit.mirror.losses.end_jobs` does it.)
+        """
+        for job in self.touched.values():
+            if job.state in _LIVE and job.last_epoch < epoch:
+                self._lose_claim(job, at_ms)
+                job.reason, job.state = job.state, state
+                job.worker = job.due_ms = None
+
+    def _lose_claim(self, job: Job, at_ms: int) -> None:
+        """A claim is not in force any more, and no event ended it."""
+        if job.fence is not None:
+            attempt = self._attempt(job, job.fence)
+            if attempt.outcome is None:
+                attempt.outcome, attempt.ended_at_ms = LOST, at_ms
+            job.fence = None
+
+    # Reading an entry.
+
+    def add(self, intake: Intake) -> None:
+        """Apply one entry."""
+        if intake.at_ms is not None:
+            self.at_ms = intake.at_ms
+        event = intake.event
+        if event is not None and intake.columns:
+            self._steps[event](self, intake)
+        elif event is not None and not intake.stubs:
+            self._row(intake, 0, str(event), None, None, None, of_queue(intake))
+        if intake.quarantined:
+            self._add_stubs(intake, len(self.events) - len(intake.ordinals))
+
+    def _add_stubs(self, intake: Intake, begin: int) -> None:
+        """Add rows for what is in quarantine to those of the entry, which begin at ``begin``."""
+        kept = {q.ordinal: q for q in intake.quarantined}
+        for ordinal in intake.stubs:
+            found = kept.get(ordinal) or kept[None]
+            # Its hash ties what is in quarantine to the chain of batches.
+            sha = hashlib.sha256(found.raw).hexdigest()
+            detail = to_json({"kind": found.kind, "reason": found.reason, "sha256": sha})
+            self._row(intake, ordinal, QUARANTINED, None, None, None, detail)
+        # The chain hashes rows in the order of their key.
+        self.events[begin:] = sorted(self.events[begin:], key=itemgetter(3))
+        self.lines[begin:] = map(event_line, self.events[begin:])
+
+    def _row(
+        self,
+        intake: Intake,
+        ordinal: int,
+        kind: str,
+        job_id: str | None,
+        claim: int | None,
+        task: str | None,
+        detail: str | None,
+    ) -> None:
+        epoch, seq = intake.id
+        row = (
+            self.queue, epoch, seq, ordinal, kind, self.at_ms, job_id, claim, intake.by, task, detail,
+        )  # fmt: skip
+        self.events.append(row)
+        self.lines.append(event_line(row))
+
+    def _job(self, job_id: str, intake: Intake) -> Job:
+        """The job of an event, from now on to be written."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            job = self.jobs[job_id] = Job.new(self.queue, job_id)
+        self.touched[job_id] = job
+        job.last_epoch, job.last_seq = intake.id
+        return job
+
+    def _end(self, job: Job, fence: str | None, outcome: Event, error: Any = None) -> int | None:
+        """End the claim with that fence. Returns its number, if known."""
+        if error is not None:
+            job.error_type, job.error_message = _error_text(error)
+        if fence is None:
+            return None
+        attempt = self._attempt(job, fence)
+        attempt.outcome = outcome.value
+        attempt.ended_at_ms = at_ms = self.at_ms
+        claimed_at_ms = attempt.claimed_at_ms
+        if claimed_at_ms is not None:
+            attempt.ran_ms = at_ms - claimed_at_ms if at_ms > claimed_at_ms else 0
+        if error is not None:
+            attempt.error_type, attempt.error_message = job.error_type, job.error_message
+        return attempt.claim
+
+    def _attempt(self, job: Job, fence: str) -> Attempt:
+        key = (job.job_id, fence)
+        attempt = self.begun.get(key) or self.resumed.get(key)
+        if attempt is None:
+            in_force = job.fence == fence
+            attempt = Attempt.new(job, fence, job.claims if in_force else None)
+            if in_force:
+                # What _claimed knew in an earlier batch.
+                attempt.worker = job.worker
+                attempt.ready_at_ms = job.ready_at_ms
+                attempt.claimed_at_ms = job.claimed_at_ms
+                attempt.waited_ms = _waited(job)
+            self.resumed[key] = attempt
+        elif attempt.task is None:
+            # The claim began before its job was known; SQL fills its row in a later batch, too.
+            attempt.task = job.task
+        return attempt
+
+    # One step per event.
+
+    def _enqueued_fast(self, intake: Intake) -> None:
+        columns = intake.columns
+        queue, at_ms, (epoch, seq), by = self.queue, self.at_ms, intake.id, intake.by
+        head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tenqueued\t{at_ms}\t"
+        jobs, touched = self.jobs, self.touched
+        append, append_line = self.events.append, self.lines.append
+        same = (queue, 1, epoch, seq, at_ms, at_ms, None, 0)
+        ready, scheduled = (*same, _READY, at_ms), (*same, _SCHEDULED, None)
+        for ordinal, detail, told in zip(
+            intake.ordinals, self._details.of_enqueued(intake),
+            zip(*[columns[name] for name in _TOLD], strict=True), strict=True,
+        ):  # fmt: skip
+            job_id, due, task = told[:3]
+            job = jobs.get(job_id)
+            if job is not None and job.fence is not None:
+                self._lose_claim(job, at_ms)
+            touched[job_id] = jobs[job_id] = Job(
+                _new_row(told + (ready if due is None else scheduled))
+            )
+            append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))
+            append_line(
+                f"{head}{ordinal}{middle}{job_id}\t\0\t{by}"
+                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+            )
+
+    def _claimed_fast(self, intake: Intake) -> None:
+        at_ms, (epoch, seq), by, fence = self.at_ms, intake.id, intake.by, str(intake.id)
+        queue, begun, jobs, touched = self.queue, self.begun, self.jobs, self.touched
+        head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tclaimed\t{at_ms}\t"
+        append, append_line = self.events.append, self.lines.append
+        columns = intake.columns
+        for ordinal, job_id, claim, scopes, detail in zip(
+            intake.ordinals,
+            columns["id"],
+            columns["claim"],
+            columns["scopes"],
+            self._details.of(intake),
+            strict=True,
+        ):
+            job = jobs.get(job_id)
+            if job is None:
+                job = self._job(job_id, intake)
+            elif job[JOB_FENCE] is not None:
+                self._lose_claim(job, at_ms)
+            touched[job_id] = job
+            task, ready = job[JOB_TASK], job[JOB_READY_AT]
+            job[JOB_STATE], job[JOB_CLAIMS], job[JOB_FENCE] = _RUNNING, claim, fence
+            job[JOB_WORKER] = by
+            job[JOB_CLAIMED_AT] = job[JOB_SINCE] = at_ms
+            job[JOB_DUE] = job[JOB_REASON] = job[JOB_FINISHED_AT] = None
+            job[JOB_LAST_EPOCH], job[JOB_LAST_SEQ] = epoch, seq
+            waited = None if ready is None else at_ms - ready if at_ms > ready else 0
+            begun[job_id, fence] = Attempt(
+                (
+                    job_id, queue, fence, claim, task, by, ready, at_ms, None, waited, None, None,
+                    None, None, None if scopes is None else to_json(scopes),
+                )
+            )  # fmt: skip
+            append((queue, epoch, seq, ordinal, "claimed", at_ms, job_id, claim, by, task, detail))
+            append_line(
+                f"{head}{ordinal}{middle}{job_id}\t{claim}\t{by}"
+                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+            )
+
+    def _succeeded_fast(self, intake: Intake) -> None:
+        queue, at_ms, (epoch, seq), by = self.queue, self.at_ms, intake.id, intake.by
+        begun, jobs, touched = self.begun, self.jobs, self.touched
+        head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tsucceeded\t{at_ms}\t"
+        append, append_line = self.events.append, self.lines.append
+        columns = intake.columns
+        for ordinal, job_id, fence, detail in zip(
+            intake.ordinals, columns["id"], columns["fence"], self._details.of(intake), strict=True
+        ):
+            job, attempt = jobs.get(job_id), begun.get((job_id, fence))
+            if job is None:
+                job = self._job(job_id, intake)
+            if attempt is None or attempt[CLAIM_TASK] is None:
+                claim = self._end(job, fence, Event.SUCCEEDED)
+            else:
+                claim, claimed_at_ms = attempt[CLAIM_NUMBER], attempt[CLAIM_CLAIMED_AT]
+                attempt[CLAIM_OUTCOME], attempt[CLAIM_ENDED_AT] = "succeeded", at_ms
+                attempt[CLAIM_RAN] = at_ms - claimed_at_ms if at_ms > claimed_at_ms else 0
+            if job[JOB_FENCE] != fence:
+                self._lose_claim(job, at_ms)
+            touched[job_id] = job
+            task = job[JOB_TASK]
+            job[JOB_STATE] = "succeeded"
+            job[JOB_FINISHED_AT] = job[JOB_SINCE] = at_ms
+            job[JOB_FENCE] = job[JOB_WORKER] = job[JOB_DUE] = job[JOB_REASON] = None
+            job[JOB_LAST_EPOCH], job[JOB_LAST_SEQ] = epoch, seq
+            append(
+                (queue, epoch, seq, ordinal, "succeeded", at_ms, job_id, claim, by, task, detail)
+            )
+            append_line(
+                f"{head}{ordinal}{middle}{job_id}\t{_NULL if claim is None else claim}\t{by}"
+                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+            )
+
+    # Any event, by the table.
+
+    def _by_the_table(self, intake: Intake) -> None:
+        columns = intake.columns
+        names = tuple(columns)
+        details = self._details.of(intake)
+        for ordinal, detail, values in zip(
+            intake.ordinals, details, zip(*columns.values(), strict=True), strict=True
+        ):
+            facts = dict(zip(names, values, strict=True))
+            job = self._job(facts["id"], intake)
+            claim = self._apply(job, intake, facts)
+            self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
+
+    def _apply(self, job: Job, intake: Intake, facts: dict[str, Any]) -> int | None:
+        """Put a job where an event leaves it. Returns the number of the claim that the event is about."""
+        event, fence = intake.event, facts.get("fence")
+        assert event is not None
+        effect, state, restated = EFFECTS[event], target(event, facts), event is Event.BASELINE
+        at_ms = self.at_ms
+        due_before, same_claim = job.due_ms, fence is not None and job.fence == fence
+        if job.fence is not None and not same_claim:
+            self._lose_claim(job, at_ms)
+        claim = job.claims if same_claim else None
+        if event in CLAIM_ENDS:
+            claim = self._end(job, fence, event, facts.get("error"))
+        if restated:
+            at_ms = facts["since_ms"] if state is not None else at_ms
+        job.complete = job.complete or int(effect.begins)
+        job.since_ms, job.due_ms, job.reason = at_ms, facts.get("due_ms"), None
+        if not restated or state is not None:
+            _take(job, effect, facts, at_ms)
+        self._enter(job, event, state)
+        if state is State.DEAD:
+            job.reason = effect.dies_of or facts["reason"]
+        elif state is State.READY and event is Event.PROMOTED and due_before is not None:
+            # It became ready when it was due, not when a claim noticed.
+            job.ready_at_ms = min(due_before, at_ms)
+        elif event is Event.CLAIMED:
+            claim = job.claims
+            self._begin_claim(job, intake, facts["scopes"])
+        elif restated and state in CLAIMED_STATES and fence is not None:
+            if not same_claim:
+                job.ready_at_ms = None
+                job.claimed_at_ms = at_ms if state is State.RUNNING else None
+            claim = job.claims
+            self._attempt(job, fence)
+        return claim
+
+    def _enter(self, job: Job, event: Event, state: State | None) -> None:
+        """Put a job into a state, with what holds for all events that lead there."""
+        if state not in CLAIMED_STATES:
+            job.fence = job.worker = None
+        if state is not None:
+            job.state = str(state)
+            job.finished_at_ms = job.since_ms if state is State.DEAD else None
+        elif event is not Event.BASELINE:
+            job.state = str(event)
+        elif job.state not in _KNOWN_ENDS:
+            job.state = GONE
+        if state is State.READY:
+            job.ready_at_ms = job.since_ms
+        elif state is State.SCHEDULED:
+            job.ready_at_ms = None
+
+    def _begin_claim(self, job: Job, intake: Intake, scopes: Any) -> None:
+        job.fence, job.worker = str(intake.id), intake.by
+        attempt = Attempt.new(job, job.fence, job.claims)
+        attempt.worker, attempt.ready_at_ms = job.worker, job.ready_at_ms
+        attempt.claimed_at_ms, attempt.waited_ms = job.claimed_at_ms, _waited(job)
+        attempt.scopes = None if scopes is None else to_json(scopes)
+        self.begun[job.job_id, job.fence] = attempt
+
+    def _unmoved(self, intake: Intake) -> None:
+        # It moves no job, and one that was never heard of does not come to be.
+        assert intake.event is not None
+        details, clears = self._details.of(intake), CLEARS[intake.event]
+        for ordinal, job_id, detail in zip(
+            intake.ordinals, intake.columns["id"], details, strict=True
+        ):
+            job = self.jobs.get(job_id)
+            task = None if job is None else job.task
+            if clears and job is not None:
+                self.touched[job_id] = job
+                job.last_epoch, job.last_seq = intake.id
+                for name in clears:
+                    setattr(job, name, None)
+            self._row(intake, ordinal, str(intake.event), job_id, None, task, detail)
+
+    _steps: ClassVar[Mapping[Event, Callable[[Folder, Intake], None]]] = {
+        **dict.fromkeys(EFFECTS, _by_the_table),
+        **dict.fromkeys(CLEARS, _unmoved),
+        # Most events are of these: each is what the table makes of it, written out.
+        Event.ENQUEUED: _enqueued_fast,
+        Event.CLAIMED: _claimed_fast,
+        Event.SUCCEEDED: _succeeded_fast,
+    }
+    """What each event does. Of the class: a folder that referred to its own methods would not be freed until
+    Python looked for cycles."""
+
+
+def _take(job: Job, effect: Effect, facts: dict[str, Any], at_ms: int) -> None:
+    """Change the fields that the table names."""
+    for name in effect.clears:
+        setattr(job, name, None)
+    for name in effect.zeroes:
+        setattr(job, name, 0)
+    for name, told in effect.takes:
+        value = facts[told]
+        setattr(job, name, 0 if value is None and name in COUNTERS else value)
+    for name in effect.takes_if_told:
+        if facts[name] is not None:
+            setattr(job, name, facts[name])
+    for name in effect.stamps:
+        setattr(job, name, at_ms)
+
+
+def _waited(job: Job) -> int | None:
+    if job.ready_at_ms is None or job.claimed_at_ms is None:
+        return None
+    return max(0, int(job.claimed_at_ms - job.ready_at_ms))
+
+
+def _error_text(error: Any) -> tuple[str | None, str | None]:
+    """Type and message of an error, as text that SQL can keep and people can read."""
+    if not isinstance(error, dict):
+        return None, clean(str(error))[:ERROR_MESSAGE_MAX]
+    kind, message = error.get("type"), error.get("message")
+    return (
+        None if kind is None else clean(str(kind))[:ERROR_TYPE_MAX],
+        None if message is None else clean(str(message))[:ERROR_MESSAGE_MAX],
+    )

@@ -1,0 +1,226 @@
+"""Redis and SQL as they were at one moment, although a mirror moves SQL and trims Redis meanwhile.
+
+SQL is read first, then one snapshot of Redis, then what SQL mirrored in between. If the mirror trimmed Redis past
+the first look, the jobs as SQL had them are folded on, by the events that SQL has by now, up to the oldest entry that
+Redis still has. So no look has to be quick, and a busy queue is compared like one at rest.
+
+Where that is not possible, CannotTell says why: SQL lacks entries that Redis has let go of (a standby, a copy,
+a restored backup), Redis has begun an epoch that is not mirrored yet, or something happened in between that no event of
+a job tells (a gap, a loss).
+"""
+
+# ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Row, text
+
+from rq_core.connections.client import Client
+from rq_core.model.events import RECORD_FIELDS, Entry, JobEvent, JobRecord, OutboxId, fold
+from rq_core.model.lib.text import counted
+from rq_core.model.table.machine import Event, State
+from rq_core.protocol.reads.whole_queue import Snapshot
+from sql_audit.mirror.projection.rebuild import intake_of
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.statements import AUDIT_ID, CURSOR
+from sql_audit.store.gaps import open_gap
+from sql_audit.store.job_rows import EventRow
+from sql_audit.store.log_queues import given_up, says_deleted
+from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
+
+LOOKS: Final = 5
+"""How often both sides are read until no epoch begins in between."""
+
+_LIVE: Final = text(
+    "SELECT * FROM job WHERE queue = :queue AND state IN "
+    f"({', '.join(repr(str(state)) for state in State)})"
+)
+_EVENTS: Final = text(
+    f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event "
+    "WHERE queue = :queue AND (epoch, seq) >= (:epoch, :seq) ORDER BY epoch, seq, ordinal"
+)
+_BREAKS: Final = tuple(
+    text(f"SELECT 1 FROM {table} WHERE queue = :queue AND batch > :batch LIMIT 1")
+    for table in ("mirror_epoch", "mirror_loss")
+)
+_TYPE: Final = EVENT_COLUMNS.index("type")
+_JOB_ID: Final = EVENT_COLUMNS.index("job_id")
+
+RawLog = Sequence[tuple[str, Mapping[str, str]]]
+
+
+class CannotTell(Exception):
+    """Redis and SQL cannot be compared, and neither need be wrong. ``str()`` says why."""
+
+    def __init__(self, cursor: Row[Any], says: str) -> None:
+        super().__init__(says)
+        self.cursor = cursor
+
+
+class Lost(CannotTell):
+    """Redis has lost the queue. ``str()`` says what to do."""
+
+    def __init__(self, cursor: Row[Any], says: str, alive: int) -> None:
+        super().__init__(cursor, says)
+        self.alive = alive
+        """Jobs that were alive by the log."""
+
+
+class Deleted(CannotTell):
+    """An operator deleted the queue, and neither Redis nor SQL has anything of it that lives."""
+
+
+class Sides(NamedTuple):
+    """Both sides. The jobs of ``records`` stand as the entry ``upto`` left them."""
+
+    cursor: Row[Any]
+    """How far SQL is, after Redis was read."""
+    redis: Snapshot
+    """What Redis has."""
+    records: dict[str, JobRecord]
+    """The live jobs by SQL, by id."""
+    upto: OutboxId
+    events: dict[OutboxId, list[EventRow]]
+    """What SQL has from the oldest entry of Redis on, by entry."""
+    moving: set[str]
+    """The jobs of events that were mirrored, and trimmed in Redis, while Redis was read in pages."""
+
+    @property
+    def log(self) -> RawLog:
+        """What Redis' outbox has, oldest first."""
+        log: RawLog = self.redis["outbox"]
+        return log
+
+    @property
+    def position(self) -> OutboxId:
+        """The last entry that SQL has."""
+        return OutboxId(self.cursor.epoch, self.cursor.seq)
+
+
+def look(client: Client, database: Database, queue: str) -> Sides:
+    """Read both sides. Raises CannotTell, sqlalchemy.exc.NoResultFound if SQL does not know the queue, and what Redis
+    and SQL raise when they do not answer.
+    """
+    of_queue = {"queue": queue}
+    for _ in range(LOOKS):
+        with database.snapshot() as connection:
+            ours = connection.execute(AUDIT_ID).scalar_one()
+            before = connection.execute(CURSOR, of_queue).one()
+            live = connection.execute(_LIVE, of_queue).mappings().all()
+            off = None not in (before.epoch, before.seq) and given_up(
+                connection, queue, before.batch, before.epoch, before.seq
+            )
+            deleted = off and says_deleted(connection, queue, OutboxId(before.epoch, before.seq))
+        if before.epoch is None or before.seq is None:
+            raise CannotTell(before, "nothing is mirrored yet")
+        known = OutboxId(before.epoch, before.seq)
+        redis = client.run(client.calls.reads.whole(queue))
+        _refuse_other_source(before, client.prefix, redis["meta"])
+        if deleted and not redis["meta"] and not live:
+            raise Deleted(before, "the queue was deleted")
+        _refuse_unattached(before, redis["meta"], ours, len(live), given_up=off)
+        first = OutboxId.parse(redis["outbox"][0][0]) if redis["outbox"] else known
+        since = min(known, first)
+        with database.snapshot() as connection:
+            after = connection.execute(CURSOR, of_queue).one()
+            _refuse_behind(after, redis)
+            broken = any(
+                connection.execute(each, of_queue | {"batch": before.batch}).first()
+                for each in _BREAKS
+            )
+            at = {"epoch": since.epoch, "seq": since.seq}
+            rows = [tuple(row) for row in connection.execute(_EVENTS, of_queue | at)]
+            gap = open_gap(connection, queue)
+        if broken:
+            continue
+        if gap is not None:
+            says = f"the log has a gap at {gap.at}, and Redis has not said since then what lives"
+            raise CannotTell(after, says)
+        upto = max(known, min(first, OutboxId(after.epoch, after.seq)))
+        between = [row for row in rows if known < (row[1], row[2]) <= upto]
+        if any(row[_TYPE] == QUARANTINED for row in between):
+            raise CannotTell(after, f"an event between {known} and {upto} is in quarantine")
+        records = {row["job_id"]: _record(row) for row in live}
+        fold_rows(records, between)
+        events: dict[OutboxId, list[EventRow]] = {}
+        for row in rows:
+            if first <= (row[1], row[2]):
+                events.setdefault(OutboxId(row[1], row[2]), []).append(row)
+        begun = upto if redis.since is None else OutboxId.parse(redis.since)
+        moving = {row[_JOB_ID] for row in between if begun < (row[1], row[2])} - {None}
+        return Sides(after, redis, records, upto, events, moving)
+    raise CannotTell(after, "epochs begin faster than both sides can be read")
+
+
+def fold_rows(records: dict[str, JobRecord], rows: Iterable[EventRow]) -> None:
+    """Fold events, as SQL has them, onto the jobs that they are about."""
+    for row in rows:
+        intake = intake_of(row)
+        if intake is None:
+            continue
+        facts = {name: column[0] for name, column in intake.columns.items()}
+        event = JobEvent(0, str(facts["id"]), facts)
+        assert isinstance(intake.event, Event)
+        entry = Entry(intake.id, intake.event, intake.at_ms or 0, intake.by or "", None, (event,))
+        records[event.job_id], _ = fold(records.get(event.job_id), entry, event)
+
+
+def _refuse_other_source(cursor: Row[Any], prefix: str, meta: Mapping[str, str]) -> None:
+    """Raise CannotTell if SQL has the queue from another Redis, or another prefix."""
+    if cursor.prefix not in (None, prefix):
+        raise CannotTell(cursor, f"the queue is mirrored from prefix {cursor.prefix}")
+    if cursor.stamp and meta.get("stamp", cursor.stamp) != cursor.stamp:
+        says = f"the queue is mirrored from another Redis, where it has stamp {cursor.stamp}"
+        raise CannotTell(cursor, says)
+
+
+def _refuse_unattached(
+    cursor: Row[Any], meta: Mapping[str, str], ours: str, alive: int, *, given_up: bool
+) -> None:
+    """Raise CannotTell if no mirror of this database trims the queue: then its outbox is a ring of recent events,
+    or another database has what was let go. Raise Lost if Redis has lost it."""
+    if "audit" not in meta and not given_up:
+        found = "made it again" if meta.get("epoch") else "has nothing of it"
+        says = f"Redis has lost the queue, and {found}: by the log {counted(alive, 'job was', 'jobs were')} alive"
+        raise Lost(
+            cursor,
+            f"{says}. `rq-core audit run` records the loss, then `rq-core audit restore` can put jobs back",
+            alive,
+        )
+    if meta.get("audit") != "on":
+        raise CannotTell(cursor, "the queue is not mirrored: its audit log is off")
+    if meta.get("audit_id") != ours:
+        says = f"the queue is mirrored into another database, {meta.get('audit_id')}"
+        raise CannotTell(cursor, says)
+
+
+def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
+    """Raise CannotTell if what is missing between the two sides proves no fault."""
+    position = OutboxId(cursor.epoch, cursor.seq)
+    try:
+        trimmed = OutboxId.parse(redis["meta"].get("trimmed") or "0-0")
+    except ValueError:
+        says = f"the fact trimmed of the queue reads {redis['meta']['trimmed']!r}, and is no entry"
+        raise CannotTell(cursor, says) from None
+    if trimmed > position:
+        says = (
+            f"this database has entries up to {position}, and Redis was trimmed up to {trimmed}: "
+            "is it a standby that lags, a copy, or restored from a backup?"
+        )
+        raise CannotTell(cursor, says)
+    log: RawLog = redis["outbox"]
+    if any(OutboxId.parse(at) == position for at, _ in log):
+        return
+    for at, raw in log:
+        if OutboxId.parse(at) > position and raw.get("type") == Event.EPOCH_STARTED:
+            raise CannotTell(cursor, f"Redis has begun an epoch at {at} that is not mirrored yet")
+
+
+def _record(row: Mapping[Any, Any]) -> JobRecord:
+    record = JobRecord(row["job_id"], State(row["state"]))
+    for name in (*RECORD_FIELDS, "complete"):
+        setattr(record, name, row[name])
+    return record

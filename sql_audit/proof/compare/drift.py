@@ -1,0 +1,273 @@
+"""Whether Redis and SQL tell the same story now (invariants I7, I8, I13 and I14). Part of ``audit verify``.
+
+I7: what the outbox still has of what is mirrored is what SQL has, and what follows is all there. The others are
+compared by :mod:`rq_core.doctor`: :mod:`sql_audit.proof.compare.job_histories` tells it what SQL has.
+
+The log need not be at rest, nor the mirror level: :mod:`sql_audit.proof.compare.consistent_read` reads both as they
+were at one moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, Final
+
+from sqlalchemy import text
+from sqlalchemy.exc import NoResultFound, SQLAlchemyError
+
+from rq_core.connections.client import Client
+from rq_core.doctor import Finding, Kind, Look, examined
+from rq_core.doctor.line_check import unlike
+from rq_core.doctor.log import read_log
+from rq_core.errors import AuditElsewhere, ServerUnsuitable
+from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
+from rq_core.model.state_line import lines_of_jobs, read_job
+from sql_audit.errors import QueueNotMirrored, RowDamaged
+from sql_audit.mirror.intake import Intake, fingerprint, take
+from sql_audit.proof.compare import consistent_read
+from sql_audit.proof.compare.job_histories import History
+from sql_audit.proof.event_details import facts_in
+from sql_audit.proof.findings import Note, Violation
+from sql_audit.proof.result import QueueResult
+from sql_audit.store import migrate
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import failure
+from sql_audit.store.connection.statements import AUDIT_ID
+from sql_audit.store.job_rows import EventRow
+from sql_audit.store.log_queues import origins
+from sql_audit.store.schema.tables import QUARANTINED
+
+REPORTED_MAX: Final = 20
+"""Differences of each invariant that are told."""
+
+_PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
+"""A worker on its way to a claim looks as if no worker would wake. An entry that cannot be read is in quarantine,
+or will be."""
+_INVARIANTS: Final = {"id": "I14", "name": "I13"}
+"""By what members of indexes are there for; of all others it is I8."""
+_NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
+
+
+def drift_of(url: str, client: Client, queue: str) -> Look:
+    """Look at a queue in Redis and in the database at ``url``, as ``rq-core doctor`` asks for it.
+
+    Raises RqCoreError where one of the two does not answer, or SQL does not know the queue.
+    """
+    database = Database(url)
+    try:
+        migrate.check_current(database)
+        return _look(client, database, queue)[0]
+    except NoResultFound:
+        audit, holder, _ = client.run(client.calls.reads.attached(queue))
+        with database.readers.connect() as connection:
+            ours = connection.execute(AUDIT_ID).scalar_one()
+        if audit == "on" and holder != ours:
+            raise AuditElsewhere(queue=queue, attached=holder) from None
+        raise QueueNotMirrored(queue=queue, known=_known(database)) from None
+    except SQLAlchemyError as error:
+        raise failure(database.url, error) from None
+    finally:
+        database.close()
+
+
+def _known(database: Database) -> str:
+    with database.readers.connect() as connection:
+        queues = connection.execute(
+            text("SELECT queue FROM mirror_cursor ORDER BY queue")
+        ).scalars()
+        return ", ".join(queues) or "none"
+
+
+def compare(client: Client, database: Database, queue: str) -> tuple[list[Violation], list[Note]]:
+    """What Redis and SQL disagree about, or the indexes of Redis and its lines; and why that cannot be told.
+
+    Raises what Redis raises when it does not answer.
+    """
+    look, cursor = _look(client, database, queue)
+    found = look.findings if look.log is None else examined(client, queue, look)
+    violations: list[Violation] = []
+    notes: list[Note] = []
+    told: Counter[str] = Counter()
+    for finding in found:
+        if finding.kind in _PASSED_OVER:
+            continue
+        kind, name = finding.owner or ("", "")
+        invariant = "I7" if finding.kind is Kind.DRIFT else _INVARIANTS.get(kind, "I8")
+        told[invariant] += 1
+        if told[invariant] > REPORTED_MAX:
+            continue
+        at = OutboxId(cursor.epoch or 0, cursor.seq or 0)
+        if finding.kind is Kind.UNKNOWN or finding.lost is not None:
+            notes.append(Note(at, cursor.at_ms or 0, finding.says, finding.lost))
+            continue
+        violation = Violation(
+            invariant, queue, *at, 0, cursor.at_ms or 0, "redis",
+            name if kind == "id" else finding.job_id, None, None, finding.says,
+        )  # fmt: skip
+        violations.append(violation)
+    return violations, notes
+
+
+def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
+    """The queues that are attached to this database, by Redis, and of which SQL has nothing, with why that cannot be
+    told: they may have been deleted there."""
+    with database.readers.connect() as connection:
+        ours = connection.execute(AUDIT_ID).scalar_one()
+        known = origins(connection)
+    found = {}
+    for queue in client.run(client.calls.reads.queues()):
+        if queue in known:
+            continue
+        try:
+            audit, holder, trimmed = client.run(client.calls.reads.attached(queue))
+        except ServerUnsuitable:
+            continue  # This user may not look at the queue.
+        if (audit, holder) == ("on", ours):
+            says = f"SQL has nothing of the queue, and Redis was trimmed for this database up to {trimmed}: {_WHY}"
+            if trimmed in (None, "0-0"):
+                says = "Redis has attached the queue to this database, and nothing of it is mirrored yet"
+            found[queue] = QueueResult(
+                queue, None, None, None, "-", notes=[Note(OutboxId(0, 0), 0, says)]
+            )
+    return found
+
+
+_WHY: Final = (
+    "is it a standby that lags, a copy, or restored from a backup, or was the queue deleted there?"
+)
+
+
+def _look(client: Client, database: Database, queue: str) -> tuple[Look, Any]:
+    """Look at both; returns also how far SQL is."""
+    try:
+        both = consistent_read.look(client, database, queue)
+    except consistent_read.Deleted as error:
+        return Look({}), error.cursor
+    except consistent_read.CannotTell as error:
+        lost = error.alive if isinstance(error, consistent_read.Lost) else None
+        kind = Kind.UNKNOWN if lost is None else Kind.DRIFT
+        return Look({}, findings=[Finding(kind, str(error), lost=lost)]), error.cursor
+    except (
+        RowDamaged, ValueError, TypeError, LookupError, AttributeError, RecursionError,
+    ) as error:  # fmt: skip
+        return _unreadable(error), _NOWHERE
+    try:
+        return _compared(database, queue, both), both.cursor
+    except (
+        RowDamaged, Undecodable, ValueError, TypeError, LookupError, AttributeError, RecursionError,
+    ) as error:  # fmt: skip
+        return _unreadable(error), both.cursor
+
+
+def _unreadable(error: Exception) -> Look:
+    # One damaged row must not end a look at all queues; `audit verify` says which it is.
+    says = f"SQL has a row that cannot be read ({type(error).__name__}: {error})"
+    return Look({}, findings=[Finding(Kind.UNKNOWN, says)])
+
+
+def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Look:
+    upto, records = both.upto, both.records
+    entries = [(OutboxId.parse(at), raw) for at, raw in both.log]
+    if all(at != upto for at, _ in entries):
+        says = f"Redis does not have {upto}, the last entry that SQL has"
+        return Look(both.redis, findings=[Finding(Kind.DRIFT, says)])
+    found = [Finding(Kind.DRIFT, says) for says in _stream(both)]
+    try:
+        for at, raw in entries:
+            if at > upto:
+                entry = decode(str(at), raw)
+                for event in entry.jobs:
+                    records[event.job_id], _ = fold(records.get(event.job_id), entry, event)
+    except (Undecodable, ValueError, TypeError) as error:
+        says = f"an entry in Redis cannot be read: {error}"
+        return Look(both.redis, findings=[*found, Finding(Kind.UNKNOWN, says)])
+    log = read_log(both.redis)
+    log.moving |= both.moving
+    log.only_sql = records.keys() - log.records.keys()
+    log.records.update(records)
+    with database.snapshot() as connection:
+        # SQL may be ahead by now of what was read of Redis.
+        history = History(connection, queue, both.redis, log, both.position)
+        found += [Finding(Kind.DRIFT, says, owner=("id", "")) for says in history.tell()]
+        standing = lines_of_jobs(both.redis["state"], both.redis["jobs"])
+        for job_id in {*standing, *records}:
+            unread = history.unread(job_id)
+            if unread is not None:
+                record = log.records.pop(job_id, None)
+                found += _doubted(job_id, standing.get(job_id), record, unread)
+                log.doubtful.add(job_id)
+    return Look(both.redis, log, found)
+
+
+def _doubted(
+    job_id: str, line: str | None, record: JobRecord | None, at: OutboxId
+) -> Iterator[Finding]:
+    """Say that it cannot be told whether a job stands as the log has it, if it does not."""
+    with suppress(ValueError):
+        job = None if line is None else read_job(job_id, line)
+        state = None if record is None else record.state
+        if (job and job.state) is state and not (job and record and any(unlike(job, record))):
+            return
+    says = f"job {job_id} is told otherwise by Redis than by SQL, and entry {at}, which names it, is in quarantine"
+    yield Finding(Kind.UNKNOWN, says, job_id)
+
+
+def _stream(both: consistent_read.Sides) -> Iterator[str]:
+    """What the entries that both have are told differently, and what is missing between them."""
+    before: OutboxId | None = None
+    reported = 0
+    for entry_id, raw in both.log:
+        at = OutboxId.parse(entry_id)
+        if before is not None and at.epoch == before.epoch and at.seq != before.seq + 1:
+            yield f"Redis lacks entries between {before} and {at}"
+        before = at
+        if at > both.position or reported >= REPORTED_MAX:
+            continue
+        anchor = both.cursor.anchor
+        if at == both.position and anchor and fingerprint(raw) != anchor:
+            reported += 1
+            yield f"Redis and SQL differ in entry {entry_id}, the last one mirrored"
+        problem = _told_otherwise(entry_id, raw, both.events.get(at, []))
+        if problem is not None:
+            reported += 1
+            yield problem
+
+
+def _told_otherwise(entry_id: str, raw: Mapping[str, str], rows: list[EventRow]) -> str | None:
+    if not rows:
+        return f"SQL does not have entry {entry_id}"
+    told = take(OutboxId.parse(entry_id), raw)
+    aside = {row[3] for row in rows if row[4] == QUARANTINED}
+    theirs = [each for each in _by_redis(told) if each[0] not in aside]
+    ours = [_by_sql(row, told) for row in rows if row[3] not in aside]
+    return None if ours == theirs else f"entry {entry_id} is told otherwise by Redis than by SQL"
+
+
+_Event = tuple[int, str, int, str | None, dict[str, Any]]
+"""One event: its ordinal, type, time and actor, and the fields that are not null."""
+
+
+def _by_redis(told: Intake) -> Iterator[_Event]:
+    """Yield the events of an entry, but for those that the mirror puts into quarantine."""
+    kind, why = str(told.event), {} if told.why is None else {"why": told.why}
+    of_job = [
+        zip(told.columns, each, strict=True) for each in zip(*told.columns.values(), strict=True)
+    ]
+    for ordinal, facts in zip(told.ordinals, of_job, strict=True):
+        yield ordinal, kind, told.at_ms or 0, told.by, why | _said(facts)
+    if told.event is not None and not told.columns:
+        yield 0, kind, told.at_ms or 0, told.by, why | _said(told.data.items())
+
+
+def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in facts if value is not None}
+
+
+def _by_sql(row: EventRow, told: Intake) -> _Event:
+    """The event of a row. It has its job's task and claim, too, where the event in Redis does not name them."""
+    columns = {"id": row[6], "claim": row[7], "task": row[9]}
+    named = {name: value for name, value in columns.items() if name in told.columns}
+    return row[3], row[4], row[5], row[8], {**facts_in(row[10]), **_said(named.items())}

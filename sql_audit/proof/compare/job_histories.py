@@ -1,0 +1,260 @@
+"""What the log in SQL says of a queue, told to what the doctor has read of Redis' outbox, which is trimmed of most.
+
+SQL up to what was read of Redis counts, then what only the outbox has yet. A line of ``results`` that may be of a job
+of which the log was never told is compared with nothing.
+"""
+
+# ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, text
+
+from rq_core.doctor.log import Log, Since, forget, note
+from rq_core.doctor.result_check import is_later
+from rq_core.model.events import Entry, JobEvent, OutboxId, Undecodable, decode
+from rq_core.model.idempotency import SAME, Result, read_result
+from rq_core.model.job_ends import End, Lives, claim_of
+from rq_core.model.table.effects import CLEARS, EFFECTS
+from rq_core.model.table.event_fields import QUEUE_EVENT_FIELDS
+from rq_core.model.table.machine import Event
+from rq_core.model.table.reasons import Began
+from rq_core.model.unique_names import until_instants
+from sql_audit.mirror.possible_gaps import Places
+from sql_audit.mirror.projection.rebuild import intake_of
+from sql_audit.proof.event_details import facts_in
+from sql_audit.proof.log import LAST_PRUNE
+from sql_audit.store import orphans
+from sql_audit.store.gaps import restated
+from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
+from sql_audit.store.storable_text import clean
+
+IDS_CHUNK: Final = 500
+"""Jobs that one statement reads."""
+_TYPES: Final = {*EFFECTS, *CLEARS} - {
+    Event.RETRIED, Event.PROMOTED, Event.EDITED, Event.SETTLEMENT_REFUSED,
+}  # fmt: skip
+"""What changes how a job ends and what is kept of it, or who it is."""
+_OF_JOBS: Final = text(
+    # See refold: the cast keeps SQLite from reading all of the queue's events.
+    f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
+    "AND type IN :types AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch, seq, ordinal"
+).bindparams(bindparam("ids", expanding=True), bindparam("types", expanding=True))
+_OF_QUEUE: Final = text(
+    "SELECT epoch, seq, type, at_ms, detail FROM job_event "
+    "WHERE job_id IS NULL AND queue = :queue ORDER BY epoch, seq, ordinal"
+)
+_IN_ENTRY: Final = text(
+    "SELECT type, job_id FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq"
+)
+_FIRST: Final = text(
+    "SELECT epoch, seq, at_ms FROM job_event WHERE queue = :queue ORDER BY epoch, seq, ordinal LIMIT 1"
+)
+_GAPS: Final = text(
+    "SELECT epoch, seq FROM mirror_epoch WHERE queue = :queue AND kind IN ('gap', 'joined')"
+)
+_MISSES: Final = tuple(
+    text(statement)
+    for statement in (
+        "SELECT 1 FROM mirror_epoch WHERE queue = :queue AND (kind <> 'started' OR reason = :lost) LIMIT 1",
+        "SELECT 1 FROM mirror_loss WHERE queue = :queue AND kind <> 'restated' LIMIT 1",
+        "SELECT 1 FROM quarantine WHERE queue = :queue LIMIT 1",
+        "SELECT 1 FROM mirror_prune WHERE queue = :queue LIMIT 1",
+    )
+)
+
+
+class History:
+    """What SQL has of a queue. ``redis`` was read before, and what SQL has by now of later entries is passed over, as
+    is what Redis forgot; ``log`` is what its outbox says; ``position`` is the last entry that SQL has."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        queue: str,
+        redis: Mapping[str, Any],
+        log: Log,
+        position: OutboxId,
+    ) -> None:
+        self._connection = connection
+        self._queue = {"queue": queue}
+        self._redis = redis
+        self._log = log
+        self._ends = dict(log.ends)
+        self._position = position
+        self._upto = max(OutboxId.parse(at) for at, _ in redis["outbox"])
+        self._orphaned = orphans.ranges(connection, queue)
+        self._places = Places(connection, queue)
+        cut = connection.execute(LAST_PRUNE, self._queue).one_or_none()
+        self._pruned_to = OutboxId(0, -1) if cut is None else OutboxId(cut.epoch, cut.seq)
+        epochs = restated(connection, queue)
+        self._restated = OutboxId(epochs[-1], 0) if epochs else OutboxId(0, -1)
+        """Where the last baseline begins that SQL has whole; before every entry if it has none."""
+
+    def tell(self) -> Iterator[str]:
+        """Tell it to the log. Yields what is false, and cannot be mended."""
+        log = self._log
+        self._tell_of_queue()
+        if not log.gaps:
+            log.whole, log.since, log.may_be_restored = True, self._since(), False
+        results, slots = self._redis["results"], self._redis["slots"]
+        holders = {holder.job_id for holder in until_instants(slots).values()} - log.began.keys()
+        gone = results.keys() - self._redis["jobs"].keys() - self._redis["state"].keys()
+        ended = {i for i in gone if (end := self._ends.get(i)) is None or end.asked is None}
+        ids = sorted(holders | ended)
+        for n in range(0, len(ids), IDS_CHUNK):
+            chunk = ids[n : n + IDS_CHUNK]
+            lives = self._lives([i for i in chunk if clean(i) == i])
+            if not log.gaps:
+                log.began.update(lives.began)
+            for job_id, record in lives.records.items():
+                log.records.setdefault(job_id, record)
+            for job_id in filter(ended.__contains__, chunk):
+                yield from self._tell_of_end(job_id, results[job_id], lives.ends.get(job_id))
+        for job_id in gone - ended:
+            log.ends[job_id] = self._judged(job_id, self._ends[job_id])
+
+    def unread(self, job_id: str) -> OutboxId | None:
+        """The first entry in quarantine that names a job, since Redis last said what lives: SQL does not know what it
+        says."""
+        return self._places.unread(job_id, self._restated)
+
+    def _may_lack(self, job_id: str, at: OutboxId) -> bool:
+        """Whether SQL may have missed events of an id behind an entry."""
+        return bool(self._log.gaps) or self._places.of(job_id, at) is not None
+
+    def _since(self) -> Since | None:
+        """The first entry of a log that has no gap, lost nothing and was never pruned; None if that is not so."""
+        asked = self._queue | {"lost": str(Began.OUTBOX_LOST)}
+        if any(self._connection.execute(each, asked).first() for each in _MISSES):
+            return None
+        first = self._connection.execute(_FIRST, asked).one_or_none()
+        return None if first is None else Since(OutboxId(first.epoch, first.seq), first.at_ms)
+
+    # The queue itself.
+
+    def _tell_of_queue(self) -> None:
+        """Tell of the settings and limits by the last event about each."""
+        log = self._log
+        forget(log)
+        breaks = sorted(OutboxId(*row) for row in self._connection.execute(_GAPS, self._queue))
+        for epoch, seq, kind, at_ms, detail in self._connection.execute(_OF_QUEUE, self._queue):
+            at = OutboxId(epoch, seq)
+            if at > self._upto:
+                break
+            while breaks and breaks[0] <= at:
+                del breaks[0]
+                forget(log)
+            if orphans.in_any(at, self._orphaned):
+                continue
+            if kind in QUEUE_EVENT_FIELDS:
+                note(log, Entry(at, Event(kind), at_ms, "", data=dict(facts_in(detail))))
+            else:
+                forget(log)  # It is in quarantine.
+        if breaks and breaks[0] <= self._upto:
+            forget(log)
+        for entry in self._entries_behind():
+            note(log, entry)
+
+    def _entries_behind(self) -> Iterator[Entry]:
+        """The entries that the outbox has, and SQL does not."""
+        for entry_id, raw in self._redis["outbox"]:
+            if OutboxId.parse(entry_id) > self._position:
+                with suppress(Undecodable):
+                    yield decode(entry_id, raw)
+
+    # Jobs that have ended.
+
+    @cached_property
+    def _behind(self) -> dict[str, list[tuple[Entry, JobEvent]]]:
+        """What those say of jobs. Where entries are missing, it does not follow what SQL has."""
+        found: defaultdict[str, list[tuple[Entry, JobEvent]]] = defaultdict(list)
+        for entry in () if self._log.gaps else self._entries_behind():
+            for event in entry.jobs:
+                found[event.job_id].append((entry, event))
+        return found
+
+    def _lives(self, ids: Sequence[str]) -> Lives:
+        """What became of some jobs. That nothing is missing behind a job's beginning is so for SQL, too."""
+        found = Lives()
+        asked = {
+            **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, _TYPES)],
+        }  # fmt: skip
+        last: dict[str, OutboxId] = {}
+        for row in self._connection.execute(_OF_JOBS, asked) if ids else ():
+            intake = intake_of(tuple(row))
+            if intake is None or orphans.in_any(intake.id, self._orphaned):
+                continue
+            facts = {name: column[0] for name, column in intake.columns.items()}
+            event = JobEvent(0, str(facts["id"]), facts)
+            last[event.job_id] = intake.id
+            assert isinstance(intake.event, Event)
+            found.add(Entry(intake.id, intake.event, intake.at_ms or 0, intake.by or ""), event)
+        for job_id in ids:
+            for entry, event in self._behind.get(job_id, ()):
+                if job_id not in last or entry.id > last[job_id]:
+                    found.add(entry, event)
+            began = found.began.get(job_id)
+            if began is not None and self._places.of(job_id, began) is not None:
+                del found.began[job_id]
+                if job_id in found.ends:
+                    # The job that began under its id may be another one.
+                    alone = found.ends[job_id]._replace(asked=None, died_ms=None, died_of=None)
+                    found.ends[job_id] = alone
+        return found
+
+    def _judged(self, job_id: str, end: End) -> End:
+        """An end with whether no job of the id can have ended behind it."""
+        return end._replace(is_last=not self._orphaned and not self._may_lack(job_id, end.at))
+
+    def _tell_of_end(self, job_id: str, line: str, by_sql: End | None) -> Iterator[str]:
+        """Tell how the last job of an id ended. Yields what is false of its line, and cannot be mended."""
+        log, result, newest, end = (
+            self._log,
+            read_result(job_id, line),
+            self._ends.get(job_id),
+            by_sql,
+        )
+        if newest is not None and (end is None or end.at != newest.at):
+            end = newest
+        if end is not None:
+            if newest is not None or not self._may_lack_its_end(result, end):
+                log.ends[job_id] = self._judged(job_id, end)
+        elif (result.outcome != SAME or result.until_ms is not None) and self._is_anothers(result):
+            says = (
+                f"the result of claim {result.fence} is kept, and by the log that is not its claim"
+            )
+            if result.once_ms is None or log.is_made_up(result):
+                log.made_up[job_id] = says
+            else:
+                # Of a job that a prune has removed, only the claim may be false. Without the line, its id is free.
+                yield f"id {job_id!r}: {says}; whether its id is to be remembered cannot be told, so it stays"
+
+    def _may_lack_its_end(self, result: Result, end: End) -> bool:
+        """Whether a line may be of another job of its id, which ended unseen behind this end: its claim, or else its
+        time, lies behind it, too.
+        """
+        same_ms = result.fence is None and result.at_ms == end.at_ms
+        return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)
+
+    def _is_anothers(self, result: Result) -> bool:
+        """Whether SQL has the entry of the claim that a result names, and it does not name the result's id.
+
+        Not if a prune may have removed the part of its job, if another entry may have had that number (Redis forgot
+        one of them, or one is in quarantine), or if entries are missing behind it.
+        """
+        claim = claim_of(result.fence)
+        if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):
+            return False
+        asked = self._queue | {"epoch": claim.epoch, "seq": claim.seq}
+        told = [tuple(row) for row in self._connection.execute(_IN_ENTRY, asked)]
+        if not told or (str(Event.CLAIMED), result.id) in told:
+            return False
+        doubtful = any(kind == QUARANTINED for kind, _ in told)
+        return not doubtful and not self._may_lack(result.id, claim)

@@ -1,0 +1,329 @@
+"""Events that contradict themselves, or what the log says of their job before, although each step is legal.
+
+A script decides and writes at one moment of Redis' clock, which is the event's time, so what it compared that clock
+with can be compared again. Nothing here compares the times of two calls: the clock may have been set back in between.
+
+Each event also has the fields of its type and no other, each once, and its job's task and claim. SQL shows them as they
+are, in queries and in ``history``: a name that is there twice is read by one database as its first value and by another
+as its last, and a field too many is shown like any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from rq_core.model.job import read_spec, spec_fault
+from rq_core.model.lib.text import counted
+from rq_core.model.limits.scopes import TASK, family_of, scopes_of
+from rq_core.model.table.effects import CLAIM_ENDS
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
+from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, Event, Priority, State
+from rq_core.model.unique_names import digest_of
+from sql_audit.proof.event_details import LENGTH_MAX, REMEMBERED_MAX, facts_in
+from sql_audit.proof.replay.live_job import Record
+from sql_audit.store.job_rows import EventRow
+from sql_audit.store.schema.tables import QUARANTINED
+from sql_audit.store.storable_text import to_json
+
+Fault = tuple[str, str]
+"""The invariant, and what is wrong."""
+Facts = Mapping[str, Any]
+Rule = Callable[[Facts, Record, EventRow], Iterator[Fault]]
+_UNKNOWN: Final = "unknown_"
+"""What the reasons begin with for which a job dies without a failure, and waits for another worker."""
+_WAITING: Final = (State.READY, State.SCHEDULED)
+
+
+def of_beginning(facts: Facts, at_ms: int, task: str | None, state: str) -> Iterator[Fault]:
+    """Yield what is wrong with ``enqueued`` or ``restored``, which leads to ``state``."""
+    due = facts.get("due_ms")
+    if (due is None) is (state == State.SCHEDULED) or (facts.get("seq") is None) is (due is None):
+        yield "I6", f"is {state}, with place {facts.get('seq')} in line and due time {due}"
+    elif due is not None and due <= at_ms:
+        yield "I6", f"waits for a time that was over {at_ms - due} ms before"
+    lane, priority = facts.get("lane"), Priority(facts["priority"])
+    if lane is not None and not lane.startswith(f"{PRIORITIES.index(priority)}+"):
+        yield "I6", f"is of priority {priority}, and in lane {lane}"
+    spec = facts.get("spec")
+    if spec is not None:
+        yield from _of_spec(spec, facts, task)
+
+
+def _of_spec(spec: str, facts: Facts, task: str | None) -> Iterator[Fault]:
+    """Yield what is wrong with a job's JSON beside its event's task, limits, and digest."""
+    # What SQL cannot keep was replaced.
+    digest = None if "\ufffd" in spec else facts.get("digest") or "none"
+    if wrong := spec_fault(spec, task, digest):
+        yield "I6", wrong
+        return
+    attempts, logged = read_spec(spec).max_attempts, facts.get("max_attempts")
+    # None: the worker's task decides.
+    if attempts not in (None, logged):
+        yield "I6", f"its JSON allows {attempts} attempts, and it says {logged}"
+
+
+def _of_promoted(_: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
+    if record.due is not None and row[5] < record.due:
+        yield "I6", f"is ready {record.due - row[5]} ms before it is due"
+
+
+def _of_expired(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
+    if record.priority is None:
+        return
+    if record.expires is None:
+        yield "I19", "expires, and has no deadline"
+    elif row[5] < record.expires:
+        yield "I19", f"expires {record.expires - row[5]} ms before its deadline"
+    if record.failures is None or record.losses is None:
+        return
+    if (record.failures + record.losses > 0) is not bool(facts.get("dead")):
+        ends = "dead" if facts.get("dead") else "gone"
+        yield "I6", f"is {ends} after {record.failures} failures and {record.losses} losses"
+
+
+def _of_replaced(_: Facts, record: Record, _row: EventRow) -> Iterator[Fault]:
+    if record.claims:
+        yield "I6", f"is replaced after {counted(record.claims, 'claim')}"
+
+
+def _of_settled(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
+    due = facts.get("due_ms")
+    if due is not None and due < row[5]:
+        yield "I6", f"waits for a time that was over {row[5] - due} ms before"
+    is_unknown = str(facts.get("reason")).startswith(_UNKNOWN)
+    if row[4] == Event.DIED:
+        if not is_unknown and record.failures is not None and facts["failures"] == record.failures:
+            yield "I4", "dies of a failure that is not counted"
+    elif row[4] == Event.ROLLED_BACK and record.unknown is not None:
+        expected = record.unknown + is_unknown
+        if (told := facts.get("unknown") or 0) != expected:
+            yield "I4", f"was given back as unknown {told} times, by the log {expected}"
+
+
+def _of_cancelled(facts: Facts, record: Record, _: EventRow) -> Iterator[Fault]:
+    if "fence" in facts and record.state in _WAITING:
+        yield "I9", f"ends claim {facts['fence']} of a job that was {record.state}"
+
+
+def _of_refused(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
+    worker = row[8]
+    if record.fence is not None and (record.fence, record.worker) == (facts.get("fence"), worker):
+        yield "I9", f"refuses fence {record.fence} of {worker}, which is in force"
+
+
+def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
+    """Yield what an edit may not change of a job that waits: all but its due time, its priority and its deadline."""
+    if record.priority is None:
+        return
+    at_ms, before = row[5], (record.due, record.priority, record.expires)
+    told = facts.get("old_due_ms"), facts.get("old_priority"), facts.get("old_expires_ms")
+    for name, said, was in zip(("due time", "priority", "deadline"), told, before, strict=True):
+        if said != was:
+            yield "I6", f"says that the job's {name} was {said}, and it was {was}"
+    new_due, deadline = facts.get("due_ms"), facts.get("expires_ms")
+    if (new_due, facts["priority"], deadline) == before:
+        yield "I6", "changes nothing"
+    if new_due is not None and new_due != record.due and new_due <= at_ms:
+        yield "I6", f"puts the job off to a time that was over {at_ms - new_due} ms before"
+    new = Priority(facts["priority"])
+    if says := _of_new_lane(facts.get("lane"), record.lane, new, record.priority):
+        yield "I6", says
+    earliest = max(at_ms, new_due or 0)
+    if deadline is not None and deadline <= earliest:
+        yield "I19", f"leaves a job that may begin {earliest - deadline} ms after its deadline"
+
+
+def _of_new_lane(told: str | None, before: str | None, new: Priority, old: str) -> str | None:
+    """Return what is wrong with where the job goes: a lane changes with the priority, and keeps its scopes. (The task's
+    own scope comes without an event.)"""
+    if told is None:
+        stays = new != old and before is not None
+        return f"changes the priority, and leaves the job in lane {before}" if stays else None
+    if new == old:
+        return f"moves the job to lane {told} without another priority"
+    if not told.startswith(f"{PRIORITIES.index(new)}+"):
+        return f"moves the job to lane {told}, which has another priority"
+    if _keys_of(told) != _keys_of(before):
+        return f"moves the job to lane {told} from {before}, which has other scopes"
+    return None
+
+
+def _keys_of(lane: str | None) -> set[str]:
+    return {s for s in scopes_of(lane or "") if family_of(s) != TASK}
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "promoted": _of_promoted,
+    "expired": _of_expired,
+    "replaced": _of_replaced,
+    **dict.fromkeys(("retried", "died", "rolled_back"), _of_settled),
+    "cancelled": _of_cancelled,
+    "edited": _of_edited,
+    "settlement_refused": _of_refused,
+}
+"""Event → what is wrong with it beside what the log says of its job before, which is alive: ``facts`` are the event's,
+``record`` is the job."""
+
+
+def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
+    """Yield what is wrong with ``discarded``. ``limit`` is the stored one of the scope that was full; None, or "none":
+    it is not known, or the producer's own counted."""
+    scope, cap, lane = facts["scope"], facts["cap"], facts.get("lane")
+    if lane is not None and scope not in scopes_of(lane):
+        yield "I6", f"finds {scope} full, and that is no scope of lane {lane}"
+    if limit not in (None, "none", str(cap)):
+        yield "I3", f"finds {scope} ≤ {cap} full, stored is {limit}"
+
+
+def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
+    """Yield what is wrong with a row that says another event, time or actor than the first row of its entry."""
+    if QUARANTINED not in (first[4], row[4]):
+        yield "I6", f"stands in one entry with {first[4]} at {first[5]} by {first[8]}"
+
+
+def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
+    """Yield what is wrong with what ``succeeded`` says of a value. ``is_kept``: whether the job's result is kept; None:
+    that is not known."""
+    digest, value = facts.get("value_digest"), facts.get("value")
+    if digest is None and value is None:
+        return
+    if is_kept is False:
+        yield "tells a value, and the job keeps no result"
+    if value is not None and digest_of(value) != digest:
+        yield f"its value has another digest than {digest}"
+
+
+class Replacing:
+    """Jobs that take the places of others: the call that replaced those enqueues these."""
+
+    def __init__(self) -> None:
+        self.by_jobs: dict[str, str] = {}
+        """Those that have not begun yet, and the job that each replaces."""
+        self._is_enqueued = False
+        """Whether the entry with which the call enqueues its jobs has come."""
+
+    def forget(self) -> None:
+        """Expect none any more."""
+        self.by_jobs.clear()
+
+    def add(self, by_job: str, job_id: str) -> None:
+        """A job was replaced."""
+        self.by_jobs[by_job] = job_id
+        self._is_enqueued = False
+
+    def pass_entry(self, kind: str) -> Iterator[Fault]:
+        """Yield what is wrong when an entry of this kind follows."""
+        if kind == Event.DISCARDED or (kind == Event.ENQUEUED and not self._is_enqueued):
+            self._is_enqueued = kind == Event.ENQUEUED
+            return
+        if kind not in (Event.EPOCH_STARTED, QUARANTINED):
+            for by_job, job_id in self.by_jobs.items():
+                yield (
+                    "I6",
+                    f"follows the end of job {job_id}, replaced by {by_job}, which did not begin",
+                )
+        self.forget()
+
+
+_dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+_E = Event
+_POLICY = ("priority", "max_attempts", "max_losses")
+_ALWAYS: Final[Mapping[Event, tuple[str, ...]]] = {
+    _E.ENQUEUED: (*_POLICY, "digest"),
+    _E.DISCARDED: ("scope", "cap"),
+    _E.REPLACED: ("by_job",),
+    _E.EDITED: ("priority", "old_priority"),
+    _E.SUCCEEDED: ("fence",),
+    _E.RETRIED: ("fence", "failures"),
+    _E.DIED: ("fence", "reason", "failures"),
+    _E.ROLLED_BACK: ("fence",),
+    _E.LEASE_EXPIRED: ("fence", "worker", "losses", "target"),
+    _E.CANCEL_REQUESTED: ("fence",),
+    _E.RESTORED: ("target", *_POLICY),
+    _E.REMOVED: ("reason",),
+    _E.FREED: ("unique_name",),
+    _E.SETTLEMENT_REFUSED: ("fence", "outcome", "reason"),
+    _E.POLICY_CHANGED: ("field", "new"),
+    _E.CAP_CHANGED: ("scope", "version"),
+    _E.EPOCH_STARTED: ("reason",),
+}
+"""The fields that are never null."""
+_IN_COLUMNS: Final = frozenset({"id", "task", "claim"})
+_FIELDS: Final = {
+    str(event): (
+        frozenset(field.name for field in fields) - _IN_COLUMNS | {"why"},
+        _ALWAYS.get(event, ()),
+    )
+    for event, fields in (JOB_EVENT_FIELDS | QUEUE_EVENT_FIELDS).items()
+}
+_CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
+_NAMES_CLAIM: Final = frozenset(map(str, (*CLAIM_ENDS, Event.CANCEL_REQUESTED)))
+"""Events that are told the number of the claim in force."""
+
+
+def of_event(kind: str, detail: str | None) -> tuple[Fault, ...]:
+    """Return what is wrong with an event's detail. Raises ValueError if it is not a JSON object."""
+    if detail is None or len(detail) <= LENGTH_MAX:
+        return _remembered(kind, detail)
+    return tuple(_of_event(kind, detail))
+
+
+@lru_cache(maxsize=REMEMBERED_MAX)
+def _remembered(kind: str, detail: str | None) -> tuple[Fault, ...]:
+    return tuple(_of_event(kind, detail))
+
+
+def _of_event(kind: str, detail: str | None) -> Iterator[Fault]:
+    facts = facts_in(detail)
+    if kind in _FIELDS:
+        fields, always = _FIELDS[kind]
+        for name in facts.keys() - fields:
+            yield "I6", f"says {name}, which is no field of such an event"
+        for name in always:
+            if name not in facts:
+                yield "I6", f"does not say {name}"
+    if detail is not None and not _is_as_written(facts, detail):
+        yield "I7", "its JSON is not as the mirror writes it: another reader may read it otherwise"
+
+
+def _is_as_written(facts: Facts, detail: str) -> bool:
+    """Whether a detail is the text that the mirror makes of its facts, so that every reader reads the same."""
+    if _dumps(facts) == detail:
+        return True
+    # Each value has an encoding of its own.
+    parts = [f"{to_json(name)}:{to_json(value)}" for name, value in facts.items()]
+    return f"{{{','.join(parts)}}}" == detail
+
+
+def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
+    """Yield what is wrong with the task and the claim of an event that happens to a job."""
+    kind, claim, task = row[4], row[7], row[9]
+    if record.task is not None and task != record.task:
+        yield "I6", f"is said to be of task {task}, and the job's is {record.task}"
+    if kind == "claimed" or record.state is None:
+        return
+    if kind not in _NAMES_CLAIM:
+        if claim is not None:
+            yield "I4", f"is said to be of claim {claim}, and is of none"
+        return
+    in_force = record.fence is not None and facts_in(row[10]).get("fence") == record.fence
+    if in_force and record.claims is not None and claim != record.claims:
+        yield "I4", f"is said to be of claim {claim}, in force is {record.claims}"
+
+
+def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
+    """Yield what is wrong with the claim of an event with which a job begins, in this state."""
+    claim = row[7]
+    expected = facts.get("claims") if state in _CLAIMED and "fence" in facts else None
+    if claim != expected:
+        yield "I4", f"is said to be of claim {claim}, and it says {expected}"
+
+
+def of_queue(row: EventRow) -> Iterator[Fault]:
+    """Yield what is wrong with an event about the queue."""
+    if (row[6], row[7], row[9]) != (None, None, None):
+        yield "I6", f"is about the queue, and names job {row[6]}, claim {row[7]}, task {row[9]}"

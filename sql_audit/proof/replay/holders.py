@@ -1,0 +1,231 @@
+"""Caps and rates, replayed: who holds what, and whether a claim was allowed (invariant I3).
+
+A claimed event carries every scope that counts it and the cap in force. So the log says by itself
+what was allowed: at each claim the holders, this one included, are at most the cap. What
+``cap_changed`` events say must agree with what claims carry.
+
+Pure: it is fed by :mod:`sql_audit.proof.replay.replay` and knows neither SQL nor the order of events.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.limits.limit import Limit
+from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of
+
+TOLERANCE_US: Final = 1_000
+"""Events tell the time in whole ms."""
+
+AGREED_MAX: Final = 100_000
+"""How many combinations of task, lane and scopes are remembered as in order."""
+
+_TASK: Final = "task="
+
+
+class Listed(NamedTuple):
+    """The scopes of a claimed event, read."""
+
+    held: tuple[str, ...]
+    """The keys that it holds."""
+    caps: tuple[tuple[str, int], ...]
+    """Scopes with a cap in force."""
+    rates: tuple[tuple[str, int, int, int], ...]
+    """(scope, limit, window in ms, burst)."""
+    limits: dict[str, str]
+    """Every scope, and its limit as text."""
+
+    @classmethod
+    def read(cls, scopes: Sequence[Sequence[Any]] | None) -> Listed:
+        """From the event's JSON. Raises ValueError or TypeError if it is not what it should be."""
+        held, caps, rates, limits = [], [], [], {}
+        for scope, *facts in scopes or ():
+            if type(scope) is not str:
+                raise TypeError(f"scope {scope!r}")
+            if len(facts) == 3:
+                most, window_ms, burst = map(_number, facts)
+                rates.append((scope, most, window_ms, burst))
+                limits[scope] = str(Limit(most, window_ms, burst))
+                continue
+            (cap,) = facts
+            limits[scope] = "none" if cap is None else str(_number(cap))
+            if cap is not None:
+                caps.append((scope, cap))
+            if is_counted(scope) and scope != QUEUE and not scope.startswith(_TASK):
+                held.append(scope)
+        return cls(tuple(held), tuple(caps), tuple(rates), limits)
+
+
+NOTHING: Final = Listed((), (), (), {})
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a limit")
+    return value
+
+
+def held_in(lane: str | None) -> tuple[str, ...]:
+    """The keys that a claimed job of a lane holds."""
+    scopes = scopes_of(lane or "")
+    return tuple(s for s in scopes if is_counted(s) and not s.startswith(_TASK))
+
+
+class Limits:
+    """What ``cap_changed`` events say is in force."""
+
+    def __init__(self) -> None:
+        self.whole = False
+        """Whether the log tells of every change ever made, so that silence means: no limit."""
+        self.known: dict[str, tuple[str, int]] = {}
+        """Scope or family → limit and version."""
+
+    def change(self, scope: str, old: str | None, new: str | None, version: int) -> Iterator[str]:
+        """Note a change; a key whose limit is None is back at its family's. Yields what is wrong with it."""
+        before = self.known.get(scope)
+        if before is not None or self.whole:
+            text, last = before or (None, 0)
+            if version != last + 1:
+                yield f"version {version} of the limit of {scope} follows version {last}"
+            if old != text:
+                yield f"the limit of {scope} was {text or 'unset'}, the event says {old or 'unset'}"
+        if new is None:
+            self.known.pop(scope, None)
+        else:
+            self.known[scope] = new, version
+
+    def of(self, scope: str) -> str | None:
+        """The limit in force as text; None if the log cannot tell."""
+        own = self.known.get(scope)
+        if own is not None:
+            return own[0]
+        if not self.whole:
+            return None
+        family = self.known.get(family_of(scope))
+        return "none" if family is None else family[0]
+
+
+class Holders:
+    """Who holds which scope, at one moment of the replay."""
+
+    def __init__(self) -> None:
+        self.limits = Limits()
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing: something happened that the log does not tell."""
+        self.total = 0
+        self.tasks: Counter[str | None] = Counter()
+        self.keys: dict[str, int] = {}
+        self.limits.known.clear()
+        self.limits.whole = False
+        self.forget_rates()
+        self._agreed: set[tuple[str | None, str | None, str | None]] = set()
+
+    def forget_rates(self) -> None:
+        """What is spent counts no more: times from now on may be those of another clock."""
+        self._rates: dict[str, tuple[int, int, int, int]] = {}
+        """Rate's scope → theoretical arrival time in µs, and the rate that it was reckoned with."""
+        self._rates_max = 1_000
+
+    def hold(self, task: str | None, held: Sequence[str]) -> None:
+        """A claim is in force."""
+        self.total += 1
+        self.tasks[task] += 1
+        keys = self.keys
+        for scope in held:
+            keys[scope] = keys.get(scope, 0) + 1
+
+    def release(self, task: str | None, held: Sequence[str]) -> None:
+        """It is over."""
+        self.total -= 1
+        self.tasks[task] -= 1
+        if not self.tasks[task]:
+            del self.tasks[task]
+        keys = self.keys
+        for scope in held:
+            left = keys[scope] - 1
+            if left:
+                keys[scope] = left
+            else:
+                del keys[scope]
+
+    def of(self, scope: str) -> int:
+        """How many hold a scope."""
+        if scope == QUEUE:
+            return self.total
+        if scope.startswith(_TASK):
+            return self.tasks.get(scope[len(_TASK) :], 0)
+        return self.keys.get(scope, 0)
+
+    def breaches(self, listed: Listed, at_ms: int) -> Iterator[str]:
+        """What a claim, held already, was not allowed by the limits that it carries."""
+        for scope, cap in listed.caps:
+            holders = self.of(scope)
+            if holders > cap:
+                yield f"{holders} hold {scope}, its cap is {cap}"
+        for rate in listed.rates:
+            if problem := self._spend(*rate, at_ms=at_ms):
+                yield problem
+
+    def disagreements(
+        self, task: str | None, lane: str | None, text: str | None, listed: Listed
+    ) -> list[str]:
+        """How the limits that a claim carries differ from what ``cap_changed`` events say.
+
+        ``text`` is the event's detail, by which combinations that are in order are remembered.
+        """
+        key = task, lane, text
+        if key in self._agreed:
+            return []
+        scopes = {QUEUE, *scopes_of(lane or ""), *listed.limits}
+        if task is not None:
+            scopes.add(_TASK + task)
+        found = []
+        for scope in sorted(s for s in scopes if is_counted(s) or is_rate(s)):
+            stored, carried = self.limits.of(scope), listed.limits.get(scope, "none")
+            if stored is not None and stored != carried:
+                found.append(f"the claim says {scope} ≤ {carried}, stored is {stored}")
+        if not found:
+            if len(self._agreed) >= AGREED_MAX:
+                self._agreed.clear()
+            self._agreed.add(key)
+        return found
+
+    def change(self, scope: str, old: Any, new: Any, version: Any) -> list[str]:
+        """A limit was changed. Returns what is wrong with it."""
+        self._agreed.clear()
+        # How much of a rate is spent under the new one is not told: it counts as fresh.
+        for spent in [s for s in self._rates if scope in (s, family_of(s))]:
+            del self._rates[spent]
+        before, now = (None if limit is None else str(limit) for limit in (old, new))
+        return list(self.limits.change(scope, before, now, int(version)))
+
+    def _spend(
+        self, scope: str, most: int, window_ms: int, burst: int, *, at_ms: int
+    ) -> str | None:
+        """Take one of a rate, as the generic cell rate algorithm does, never too strictly."""
+        if most == 0:
+            return f"claimed under {scope}, which is stopped"
+        now_us = at_ms * 1000
+        rate = most, window_ms, burst
+        interval = window_ms * 1000 // most
+        arrival = now_us
+        known = self._rates.get(scope)
+        problem = None
+        if known is not None and known[1:] == rate:
+            arrival = max(known[0], now_us)
+            early_us = known[0] - (burst - 1) * (interval + 1) - now_us
+            if early_us > TOLERANCE_US:
+                problem = (
+                    f"claimed {early_us / 1000:.0f} ms too early for {scope}: "
+                    f"{most} per {window_ms} ms, {burst} at once"
+                )
+        self._rates[scope] = arrival + interval, *rate
+        if len(self._rates) > self._rates_max:
+            # What has run out is as good as never spent.
+            self._rates = {s: kept for s, kept in self._rates.items() if kept[0] > now_us}
+            self._rates_max = max(1_000, 2 * len(self._rates))
+        return problem

@@ -1,0 +1,160 @@
+"""Errors of a database's driver: whether one is about the rows, its first line, and what keeps a SQLite file from being
+opened or written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import re
+import sqlite3
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from rq_core.masking import masked
+from sql_audit.errors import AuditError, AuditRefused, AuditUnavailable, PlaceTaken
+from sql_audit.store.schema.tables import EVERYDAY_INDEXES, metadata
+
+_OF_SCHEMA: Final = frozenset({"22001", "22P05"})
+"""Data exceptions that no row of the mirror causes with the migration's columns and encoding: a text too long for its
+column, a character that another encoding lacks."""
+_AWAY: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_IOERR")
+"""Errors of SQLite that another process or the disk is behind."""
+_PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
+
+
+def data_refused(error: BaseException) -> bool:
+    """Whether an error is about the rows, so that trying again cannot help.
+
+    The rows are good if the database refuses them for what the migration did not create: a column, a constraint or a
+    trigger that an operator added.
+    """
+    if isinstance(error, PlaceTaken):
+        return True
+    if isinstance(error, SQLAlchemyError):
+        if not isinstance(error, DBAPIError) or error.orig is None:
+            return False
+        error = error.orig
+    if isinstance(error, sqlite3.Error):
+        return _sqlite_refused(error)
+    if type(error).__module__.startswith("psycopg"):
+        return _postgresql_refused(error)
+    # What drivers say as Python does, of values that they cannot even send. Any other error of Python is a bug of ours,
+    # and the rows are good.
+    return isinstance(error, UnicodeError | OverflowError)
+
+
+def _sqlite_refused(error: sqlite3.Error) -> bool:
+    kind, (_, _, names) = getattr(error, "sqlite_errorname", ""), str(error).rpartition(": ")
+    if kind == "SQLITE_CONSTRAINT_CHECK":
+        return names in _names()
+    if kind == "SQLITE_CONSTRAINT_NOTNULL":
+        return _is_required(*names.split("."))
+    if kind.startswith("SQLITE_CONSTRAINT"):
+        return kind == "SQLITE_CONSTRAINT_PRIMARYKEY"
+    of_value = isinstance(error, sqlite3.ProgrammingError) and "type" in str(error)
+    return of_value or isinstance(error, sqlite3.DataError | sqlite3.InterfaceError)
+
+
+def _postgresql_refused(error: Any) -> bool:
+    state = error.sqlstate
+    if state is None:
+        return type(error).__name__ in {"DataError", "IntegrityError"}
+    if state[:2] == "22":
+        return state not in _OF_SCHEMA
+    name = error.diag.constraint_name
+    if state[:2] == "54":
+        # Limits of the program: a key too long for its index.
+        return name is None or _is_named(name)
+    if state == "23502":
+        return _is_required(error.diag.table_name or "", error.diag.column_name or "")
+    return state[:2] == "23" and name is not None and _is_named(name)
+
+
+def _is_named(name: str) -> bool:
+    """Whether the migration created a constraint or an index, itself or for a partition."""
+    return name in _names() or _PARTITION.sub("job_event", name, count=1) in _names()
+
+
+@cache
+def _names() -> frozenset[str]:
+    """The names of all constraints and indexes of the schema."""
+    found = {each.partition(" ON ")[0].rpartition(" ")[2] for each in EVERYDAY_INDEXES}
+    for table in metadata.tables.values():
+        found |= {str(each.name) for each in table.constraints}
+        found |= {f"{table.name}_pkey", *(str(index.name) for index in table.indexes)}
+        # As PostgreSQL names the part of an index that a partition has.
+        found |= {f"{table.name}_{'_'.join(index.columns.keys())}_idx" for index in table.indexes}
+    return frozenset(found)
+
+
+def _is_required(table: str, column: str) -> bool:
+    """Whether the migration refuses null in a column."""
+    known = metadata.tables.get(_PARTITION.sub("job_event", table))
+    return known is not None and column in known.columns and not known.columns[column].nullable
+
+
+def failure(url: str, error: BaseException) -> AuditError:
+    """The error for people where a driver raised one: the database refused, or did not answer."""
+    if _answered(error):
+        return AuditRefused(why=describe(error))
+    return AuditUnavailable(url=url, why=describe(error))
+
+
+def _answered(error: BaseException) -> bool:
+    original = getattr(error, "orig", None) or error
+    if isinstance(original, sqlite3.Error):
+        return not getattr(original, "sqlite_errorname", "").startswith(_AWAY)
+    # While a connection is made, PostgreSQL refuses with no more than a text.
+    return getattr(original, "sqlstate", None) is not None or "FATAL:" in str(original)
+
+
+def describe(error: BaseException) -> str:
+    """The first line of what a driver says, without the statement and its rows."""
+    original = getattr(error, "orig", None) or error
+    lines = str(original).strip().splitlines() or [type(original).__name__]
+    return masked(" ".join(lines[0].split()))[:300]
+
+
+_SIGNS: Final = ("readonly", "unable to open", "access permission")
+BESIDE: Final = ("-wal", "-shm", "-mirror")
+"""What the names of the files beside the database end with: its log, the log's index, the lock of who writes."""
+
+
+def is_about_rights(error: BaseException) -> bool:
+    """Whether SQLite, or the system, says that a file cannot be opened or written."""
+    if isinstance(error, sqlite3.OperationalError):
+        return any(sign in str(error) for sign in _SIGNS)
+    return isinstance(error, OSError) and error.errno in (
+        errno.EACCES,
+        errno.EPERM,
+        errno.EISDIR,
+        errno.EROFS,
+    )
+
+
+def missing(path: Path) -> str | None:
+    """What keeps this process from writing the database; None if nothing does that can be seen."""
+    directory = path.parent
+    if not directory.is_dir():
+        return f"there is no directory {directory}: make it first"
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        return f"the file system of {directory} is mounted read-only"
+    if path.is_dir():
+        return f"{path} is a directory"
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return f"user {_user()} may not write into the directory {directory}, where SQLite keeps files beside it"
+    for each in (path, *(path.with_name(path.name + end) for end in BESIDE)):
+        if each.exists() and not os.access(each, os.W_OK | os.R_OK):
+            return f"user {_user()} may not write the file {each}"
+    return None
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -1,0 +1,59 @@
+"""The whole schema: tables, indexes, partitions, triggers and views, and how they are created.
+
+What is said here is what a database has after its migrations; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sqlalchemy import DDL, Connection
+
+from sql_audit.store.schema.tables import APPEND_ONLY, EVERYDAY_INDEXES, metadata
+from sql_audit.store.schema.triggers import (
+    DOOR_FUNCTIONS,
+    REFUSE_FUNCTION,
+    refuse_truncate,
+    triggers,
+)
+from sql_audit.store.schema.views import views
+
+POSTGRES_EVENTS: Final = (
+    (
+        "ALTER TABLE job_event ADD CONSTRAINT job_event_pkey "
+        "PRIMARY KEY (queue, epoch, seq, ordinal, at_ms)"
+    ),
+    "CREATE TABLE job_event_default PARTITION OF job_event DEFAULT",
+    refuse_truncate("job_event_default"),
+)
+"""What PostgreSQL's job_event has besides: its key, and the partition for what has none of its own."""
+
+
+def create(connection: Connection) -> None:
+    """Create everything in a database that has none of it."""
+    dialect = connection.dialect.name
+    metadata.create_all(connection)
+    for statement in _beside_tables(dialect, _schema(connection)):
+        # DDL() fills % itself, so every one is doubled.
+        connection.execute(DDL(statement.replace("%", "%%")))  # type: ignore[no-untyped-call]
+
+
+def _schema(connection: Connection) -> str:
+    """The schema of PostgreSQL in which tables are created, quoted."""
+    if connection.dialect.name != "postgresql":
+        return ""
+    name = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
+    return str(name)
+
+
+def _beside_tables(dialect: str, schema: str) -> Iterator[str]:
+    """What a dialect has besides tables and their plain indexes, in the order in which it can be created."""
+    if dialect == "postgresql":
+        for function in (REFUSE_FUNCTION, *DOOR_FUNCTIONS):
+            yield function.replace("{schema}", schema)
+        yield from POSTGRES_EVENTS
+    yield from EVERYDAY_INDEXES
+    for table in APPEND_ONLY:
+        yield from triggers(dialect, table.name)
+    yield from views(dialect).values()

@@ -1,0 +1,124 @@
+"""The views of the audit database, as SQL for both dialects: readable times, everyday questions, losses."""
+
+# ruff: noqa: S608 - views are joined from names of this module
+
+from __future__ import annotations
+
+from sql_audit.store.schema.tables import OUTCOMES, one_of
+
+
+def views(dialect: str) -> dict[str, str]:
+    """The views of a dialect, by name: the statement that creates each."""
+    return _readable_views(dialect) | _everyday_views(dialect) | _loss_views()
+
+
+def _readable(dialect: str, column: str) -> str:
+    if dialect == "sqlite":
+        return f"strftime('%Y-%m-%d %H:%M:%f', {column} / 1000.0, 'unixepoch')"
+    return (
+        f"to_char(to_timestamp({column} / 1000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS')"
+    )
+
+
+def _readable_views(dialect: str) -> dict[str, str]:
+    """The views that show times as people read them."""
+    at = {
+        name: _readable(dialect, f"{name}_ms")
+        for name in ("at", "enqueued_at", "ready_at", "claimed_at", "ended_at", "finished_at")
+    }
+    return {
+        "job_event_readable": (
+            "CREATE VIEW job_event_readable AS SELECT queue, epoch, seq, ordinal, "
+            f"{at['at']} AS at, type, job_id, claim, worker, task, detail FROM job_event"
+        ),
+        "job_readable": (
+            "CREATE VIEW job_readable AS SELECT queue, job_id, task, priority, state, claims, "
+            f"failures, losses, {at['enqueued_at']} AS enqueued_at, "
+            f"{at['finished_at']} AS finished_at, worker, reason, error_type, "
+            "error_message, lane FROM job"
+        ),
+        "job_attempt_readable": (
+            "CREATE VIEW job_attempt_readable AS SELECT queue, job_id, claim, fence, task, worker, "
+            f"{at['ready_at']} AS ready_at, {at['claimed_at']} AS claimed_at, "
+            f"{at['ended_at']} AS ended_at, waited_ms, ran_ms, outcome, error_type, scopes "
+            "FROM job_attempt"
+        ),
+    }
+
+
+def _loss_views() -> dict[str, str]:
+    """The views of what Redis forgot, by name."""
+    columns = "queue, kind, epoch, after_epoch, after_seq, events"
+    of_f = ", ".join(f"f.{name}" for name in columns.split(", "))
+    return {
+        # The way back from the last epoch: through each to the last entry that it still knew. Each step goes back,
+        # whatever a row says, so the way ends.
+        "orphaned_range": (
+            f"CREATE VIEW orphaned_range AS WITH RECURSIVE past ({columns}) AS ("
+            f"SELECT {of_f} FROM mirror_loss f WHERE f.kind <> 'restated' AND f.epoch = ("
+            "SELECT MAX(g.epoch) FROM mirror_loss g WHERE g.queue = f.queue AND "
+            "g.kind <> 'restated') UNION ALL "
+            f"SELECT {of_f} FROM past p JOIN mirror_loss f ON f.queue = p.queue AND "
+            "f.kind <> 'restated' AND f.epoch = (SELECT MAX(g.epoch) FROM mirror_loss g WHERE "
+            "g.queue = p.queue AND g.kind <> 'restated' AND "
+            "g.epoch < p.epoch AND g.epoch <= COALESCE(p.after_epoch, g.epoch))) "
+            "SELECT queue, after_epoch, after_seq, epoch AS before_epoch, events FROM past "
+            "WHERE kind = 'orphaned'"
+        ),
+        "job_event_orphaned": (
+            "CREATE VIEW job_event_orphaned AS SELECT e.* FROM orphaned_range r JOIN job_event e "
+            "ON e.queue = r.queue AND (e.epoch, e.seq) > (r.after_epoch, r.after_seq) AND "
+            "(e.epoch, e.seq) < (r.before_epoch, 0)"
+        ),
+    }
+
+
+def _everyday_views(dialect: str) -> dict[str, str]:
+    """The views that answer everyday questions, by name; see docs/how-to/audit-log.md."""
+    minute = _readable(dialect, "minute_ms")
+    if dialect == "sqlite":
+        each = "json_each(a.scopes) AS each"
+        scope, cap = "json_extract(each.value, '$[0]')", "json_extract(each.value, '$[1]')"
+        length = "json_array_length(each.value)"
+    else:
+        each = "jsonb_array_elements(a.scopes::jsonb) AS each(value)"
+        scope, cap = "each.value ->> 0", "(each.value ->> 1)::bigint"
+        length = "jsonb_array_length(each.value)"
+    outcomes = one_of("outcome", OUTCOMES)
+    return {
+        "throughput_per_minute": (
+            "CREATE VIEW throughput_per_minute AS SELECT queue, task, minute_ms, "
+            f"{minute} AS minute, CAST(SUM(claims) AS BIGINT) AS succeeded FROM claim_minute "
+            "WHERE outcome = 'succeeded' GROUP BY queue, task, minute_ms"
+        ),
+        "failures_by_error": (
+            "CREATE VIEW failures_by_error AS SELECT queue, task, error_type, minute_ms, "
+            f"{minute} AS minute, CAST(SUM(claims) AS BIGINT) AS claims, "
+            "CAST(SUM(CASE WHEN outcome = 'died' THEN claims ELSE 0 END) AS BIGINT) AS died "
+            "FROM claim_minute WHERE outcome IN ('retried', 'died') "
+            "GROUP BY queue, task, error_type, minute_ms"
+        ),
+        "waiting_by_lane": (
+            "CREATE VIEW waiting_by_lane AS SELECT queue, lane, COUNT(*) AS waiting, "
+            f"{_readable(dialect, 'MIN(ready_at_ms)')} AS oldest_ready_at FROM job "
+            "WHERE state = 'ready' AND finished_at_ms IS NULL GROUP BY queue, lane"
+        ),
+        "worker_utilisation": (
+            "CREATE VIEW worker_utilisation AS SELECT queue, worker, minute_ms, "
+            f"{minute} AS minute, CAST(SUM(claims) AS BIGINT) AS claims, CAST(SUM(ran_ms) AS BIGINT) AS busy_ms, "
+            "SUM(ran_ms) / 60000.0 AS at_once, MAX(ran_max_ms) AS longest_ms FROM claim_minute "
+            f"WHERE {outcomes} GROUP BY queue, worker, minute_ms"
+        ),
+        "unsuccessful_claims": (
+            "CREATE VIEW unsuccessful_claims AS SELECT queue, job_id, claim, fence, task, worker, "
+            f"{_readable(dialect, 'claimed_at_ms')} AS claimed_at, "
+            f"{_readable(dialect, 'ended_at_ms')} AS ended_at, outcome, error_type, error_message, "
+            "ended_at_ms FROM job_attempt WHERE outcome <> 'succeeded'"
+        ),
+        "scope_occupancy": (
+            f"CREATE VIEW scope_occupancy AS SELECT a.queue, {scope} AS scope, COUNT(*) AS holders, "
+            f"MAX({cap}) AS cap FROM job_attempt a, {each} "
+            f"WHERE a.ended_at_ms IS NULL AND a.scopes IS NOT NULL AND {length} = 2 "
+            f"GROUP BY a.queue, {scope}"
+        ),
+    }

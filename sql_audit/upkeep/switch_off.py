@@ -1,0 +1,81 @@
+"""Switching a queue's log off: SQL has what happened before, and the last event says that it was switched off."""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from rq_core.connections.client import Client
+from rq_core.model.events import OutboxId
+from rq_core.model.table.machine import Event
+from sql_audit.errors import AuditRefused
+from sql_audit.mirror.batch import Batch
+from sql_audit.mirror.cursor import Anchor, Cursor
+from sql_audit.mirror.intake import fingerprint, take
+from sql_audit.mirror.reading import SWITCHED_OFF, Taken
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.queries.history import audit_id
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import describe
+from sql_audit.store.connection.statements import CURSOR
+
+
+def switch_off(client: Client, database: Database, queue: str) -> None:
+    """Mirror what is there, switch the log off, and mirror the event of that.
+
+    By this event SQL knows that the log ended on purpose: else a Redis that has lost the queue later would be told as a
+    loss. So the log stays on if SQL cannot take the event. Raises rq_core.errors.AuditElsewhere if another database has
+    the queue.
+    """
+    holder = audit_id(database)
+    mirror = Mirror(Outbox(client), database, queue)
+    rehearse(mirror)
+    if client.run(client.calls.delivery.handshake(queue)).audit_id == holder:
+        # No more than there is now: a busy queue has always more.
+        left = client.run(client.calls.reads.counts(queue)).backlog
+        while left > 0 and (turn := mirror.turn()).outcome is Outcome.MIRRORED:
+            left -= turn.events
+    client.run(client.calls.audit.detach(queue, holder))
+    try:
+        mirror.finish()
+    except SQLAlchemyError as error:
+        again = f"the log of queue {queue} is off, and does not say so yet: run this again"
+        raise AuditRefused(why=f"{describe(error)}; {again}") from error
+
+
+def rehearse(mirror: Mirror) -> None:
+    """Write one more event as a mirror does, and take it back. Does nothing if SQL does not have the queue.
+
+    Raises AuditRefused if that cannot be done.
+    """
+    try:
+        with mirror.database.readers.connect() as reader:
+            known = reader.execute(CURSOR, {"queue": mirror.queue}).one_or_none()
+        if known is None:
+            return
+        with mirror.database.writing(wait=True) as connection:
+            assert connection is not None
+            cursor = mirror.lock(connection)
+            if cursor is not None:  # else a mirror has it, and so may write
+                batch = Batch(cursor, _one_more(cursor), None, [])
+                projection = mirror.insert_events(connection, batch)
+                mirror.project(connection, batch, projection)
+                mirror.chain(connection, batch, projection)
+                mirror.advance(connection, batch, projection)
+    except SQLAlchemyError as error:
+        raise AuditRefused(why=f"{describe(error)}; nothing was changed") from error
+
+
+def _one_more(cursor: Cursor) -> Taken:
+    """The event with which a log ends, as the next of a queue."""
+    last = cursor.position or OutboxId(1, 0)
+    at = OutboxId(last.epoch, last.seq + 1)
+    raw = {"type": str(Event.POLICY_CHANGED), "at": "0", "by": "-", "data": SWITCHED_OFF}
+    return Taken(
+        [(at, raw)],
+        [take(at, raw)],
+        more_follow=False,
+        begins_epoch=False,
+        completes_baseline=False,
+        last=Anchor(at, fingerprint(raw)),
+    )
