@@ -1,14 +1,18 @@
 """Holds the pages, the errors, the help, the comments and messages of the code, and the names of tests to plain words.
 
-python -m scripts.docs.words    exit 1 if one of these texts has one of the patterns
+python -m scripts.docs.words            exit 1 if one of these texts has one of the patterns
+python -m scripts.docs.words PATH…      only the sources and tests under these paths
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import io
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +35,21 @@ PATTERNS: Final = {
 ON_PAGES: Final = {
     r"\b(?:that|which|what|who) (?:is|are) (?:none|no \w+)\b": "write 'an invalid …'",
 }
-"""What no page, error or help must say besides."""
+"""Phrases that pages, errors and help must not have either."""
+IN_SOURCES: Final = {
+    r"\b(?:is|are|was|were) none\b": "write 'is missing', 'is invalid', or 'no …'",
+    r"\b(?:is|are|was|were) to (?:be|have)\b": "write 'must' or 'should'",
+    r"\bof wh(?:ich|om)\b": "begin a new sentence, or write 'whose'",
+    r"\bso many\b": "name the number: 'N jobs', 'as many as …'",
+    r"\bbesides\b": "write 'also', 'and' or 'except'",
+    r"\bt(?:old|ells)\b": "name the act: logs, reports, notifies, shows, says",
+    r"\bstands\b": "write 'is', 'is stored in', 'waits' or 'is written'",
+}
+"""Phrases that docstrings, comments, messages and names of tests must not have either."""
+FIRST_LINE: Final = re.compile(
+    r"(?:What|Who|Whom|Whose|Of|Until|Since|Up to|Those|That|It|They|Such)\b"
+)
+"""How the first line of a docstring must not begin: it begins with a verb or a noun."""
 
 RIGHT: Final = {
     "lies.md": "written by scripts/prove/lies, which quotes kinds of lies",
@@ -41,6 +59,7 @@ RIGHT: Final = {
 """Pages that are not checked, each with the reason."""
 _AT_THE_ROOT: Final = ("README.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
 _TEST: Final = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
+_LUA_COMMENT: Final = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
@@ -69,17 +88,49 @@ def texts() -> Mapping[str, str]:
     return said | dict(_helps(root, "rq-core"))
 
 
-def sources() -> Mapping[str, str]:
-    """The packages' modules, whole, and the names of the tests as words, by where they stand."""
-    said = {
-        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-        for package in ("rq_core", "sql_audit")
-        for path in sorted((ROOT / package).rglob("*.py"))
-    }
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        names = _TEST.findall(path.read_text(encoding="utf-8"))
-        said[str(path.relative_to(ROOT))] = "\n".join(names).replace("_", " ")
-    return said
+def problems_in_sources(
+    under: Sequence[str] = ("rq_core", "sql_audit", "lua", "tests"),
+) -> Iterator[str]:
+    """Yield each phrase in the prose of modules, scripts and names of tests, with its place and what to write."""
+    for start in under:
+        top = ROOT / start
+        paths = [top] if top.is_file() else sorted([*top.rglob("*.py"), *top.rglob("*.lua")])
+        for path in paths:
+            place = str(path.relative_to(ROOT))
+            for line, text, is_docstring in prose_of(path):
+                for found in found_in(text, PATTERNS | IN_SOURCES):
+                    yield f"{place}:{line}: {found}"
+                if is_docstring and (begins := FIRST_LINE.match(text.strip())):
+                    yield f"{place}:{line}: {begins[0]!r}: begin a docstring with a verb or a noun"
+
+
+def prose_of(path: Path) -> Iterator[tuple[int, str, bool]]:
+    """Yield the prose of a file: its line, the text, and whether it is a docstring.
+
+    Of a test module that is the names of its tests, of a Lua file its comments, of another module its docstrings,
+    comments and messages.
+    """
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".lua":
+        for comment in _LUA_COMMENT.finditer(text):
+            yield text.count("\n", 0, comment.start()) + 1, comment[0], False
+    elif path.is_relative_to(ROOT / "tests"):
+        for test in _TEST.finditer(text):
+            yield text.count("\n", 0, test.start(1)) + 1, test[1].replace("_", " "), False
+    else:
+        docstrings = {
+            node.value.lineno
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        }
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            line = token.start[0]
+            if token.type == tokenize.COMMENT:
+                yield line, token.string, False
+            elif token.type == tokenize.STRING and " " in token.string:
+                yield line, token.string.lstrip("rbfu").strip("\"'"), line in docstrings
 
 
 def _helps(group: click.Group, path: str) -> Iterator[tuple[str, str]]:
@@ -93,15 +144,16 @@ def _helps(group: click.Group, path: str) -> Iterator[tuple[str, str]]:
             yield from _helps(command, f"{path} {name}")
 
 
-def main() -> int:
-    """Check all texts. Returns the exit status."""
-    problems = [f"{place}: {found}" for place, text in texts().items() for found in found_in(text)]
-    problems += [
-        f"{place}: {found}"
-        for place, text in sources().items()
-        for found in found_in(text, PATTERNS)
-    ]
-    problems += [f"words.RIGHT: there is no page {name}" for name in RIGHT if not _there(name)]
+def main(under: Sequence[str] = ()) -> int:
+    """Check all texts, or only the sources under these paths. Returns the exit status."""
+    if under:
+        problems = list(problems_in_sources(under))
+    else:
+        problems = [
+            f"{place}: {found}" for place, text in texts().items() for found in found_in(text)
+        ]
+        problems += problems_in_sources()
+        problems += [f"words.RIGHT: there is no page {name}" for name in RIGHT if not _there(name)]
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
     return 1 if problems else 0
@@ -112,4 +164,4 @@ def _there(name: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

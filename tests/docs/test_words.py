@@ -46,14 +46,48 @@ def test_pages_errors_and_help_are_all_checked() -> None:
     assert words.main() == 0
 
 
-def test_comments_messages_and_the_names_of_tests_are_checked_too() -> None:
-    said = words.sources()
+SOURCE = '''"""What no worker has told."""
 
-    assert "Runs worker processes" in said["rq_core/process/supervisor.py"]
-    assert "test code is left alone" in said["tests/docs/test_words.py"]
-    assert ["'nobody': name the actor: no worker, no operator …"] == list(
-        words.found_in("test nobody claims", words.PATTERNS)
-    )
+LIMIT = 1  # It stands in meta.
+
+
+def fail(name: str) -> None:
+    """Raise an error that is to be read."""
+    told = f"{name} is none of the jobs"
+    raise ValueError(told)
+'''
+
+
+def test_docstrings_comments_and_messages_are_checked_and_names_in_code_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    (tmp_path / "source.py").write_text(SOURCE)
+
+    found = [problem.split(": ")[:2] for problem in words.problems_in_sources(["source.py"])]
+
+    assert [
+        ["source.py:1", "'told'"],
+        ["source.py:1", "'What'"],
+        ["source.py:3", "'stands'"],
+        ["source.py:7", "'is to be'"],
+        ["source.py:8", "'is none'"],
+    ] == found
+
+
+def test_names_of_tests_and_comments_of_scripts_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text("def test_nobody_claims():\n    nobody = 1\n")
+    (tmp_path / "claim.lua").write_text("local told = 1\n-- Jobs of which none runs.\n")
+
+    found = [
+        problem.split(": ")[:2] for problem in words.problems_in_sources(["claim.lua", "tests"])
+    ]
+
+    assert [["claim.lua:2", "'of which'"], ["tests/test_it.py:1", "'nobody'"]] == found
 
 
 def test_a_page_is_exempt_only_while_it_needs_to_be() -> None:
