@@ -6,7 +6,7 @@ full, counting what holds it and what waits in the job's lane, and `most|N` for 
 in the producer's code, for as long as no worker has stored one; it may be left out.
 
 A unique job has its name behind its digest, after a space (see enqueue/naming); one whose id is remembered has there what its call is
-compared by (see include/job/recalling).
+compared by (see include/results/recalling).
 
 KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
 

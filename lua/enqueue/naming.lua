@@ -9,7 +9,7 @@ A job whose kind says `after` is due so long after the call, so each replacement
 replaced one says of the latest. From then on a replacement takes the old job's place in line: else calls that come faster than
 workers would put the job off for ever.
 
-A job that waits and whose deadline is over holds its name from no job (see include/job/yielding).
+A job that waits and whose deadline is over holds its name from no job (see include/names/yielding).
 
 The list `wanted` has by record the field of `slots` for its name, `digests` and `names` what its digest is made of; `asked`
 has who holds each of these fields, `taken` fields and ids of the names that are taken, `replaced` what the event says of each job that

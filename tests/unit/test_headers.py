@@ -87,12 +87,12 @@ FALSE = {
     "variable that another room takes": ("claim/pages.lua", "lane_standing(is_met meet_lane)",
         "lane_standing(is_met meet_lane known_lanes)",
         "pages: takes known_lanes out of its room, where lane_standing assigns it anew"),
-    "list that is not declared": ("include/job/dying.lua", "Lists: died\n", "",
-        "include/job/dying.lua: has the list died undeclared"),
-    "list that is not used": ("include/job/dying.lua", "Lists: died", "Lists: buried died",
-        "include/job/dying.lua: declares the list buried but does not use it"),
-    "list of another file": ("include/job/ended.lua", "remove_jobs(lists.gone)",
-        "remove_jobs(lists.died or lists.gone)", "include/job/ended.lua: has the list died undeclared"),
+    "list that is not declared": ("include/ends/dying.lua", "Lists: died\n", "",
+        "include/ends/dying.lua: has the list died undeclared"),
+    "list that is not used": ("include/ends/dying.lua", "Lists: died", "Lists: buried died",
+        "include/ends/dying.lua: declares the list buried but does not use it"),
+    "list of another file": ("include/ends/ended.lua", "remove_jobs(lists.gone)",
+        "remove_jobs(lists.died or lists.gone)", "include/ends/ended.lua: has the list died undeclared"),
     "step that is left out": ("prune.lua", "run_parts('write')\n", "",
         "prune.lua: does not run the step write of ended"),
     "long function": ("include/call/wake.lua", "  is_needed = true\n", "  is_needed = true\n" * 70,
@@ -199,7 +199,7 @@ def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
 
 
 def test_two_parts_with_keys_do_not_share_a_fact(edit: Edit) -> None:
-    edit("include/job/deadline.lua", "Fact: ties\n", "Fact: remembers\nWith: waiting\n")
+    edit("include/waiting/deadline.lua", "Fact: ties\n", "Fact: remembers\nWith: waiting\n")
     headers.forget()
 
     with pytest.raises(HeaderError, match=r"another part has the Fact remembers and keys"):
@@ -207,7 +207,7 @@ def test_two_parts_with_keys_do_not_share_a_fact(edit: Edit) -> None:
 
 
 def test_keys_on_demand_need_a_fact(edit: Edit) -> None:
-    edit("include/job/remembered.lua", "Fact: remembers\n", "")
+    edit("include/results/remembered.lua", "Fact: remembers\n", "")
     headers.forget()
 
     with pytest.raises(HeaderError, match=r"remembered.lua: keys under With need one Fact"):

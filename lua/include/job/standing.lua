@@ -2,7 +2,7 @@
 
 A plain job that has done nothing but wait since it was enqueued has no line in `state`, unless its JSON is long. What its
 line would say stands on the first line of its value in `jobs`, before the JSON; it stays there when the job does more, and
-`state` holds from then on. A job that dies of an error has that error there instead (include/job/outcomes), also when it
+`state` holds from then on. A job that dies of an error has that error there instead (include/ends/outcomes), also when it
 is requeued.
 
 Keys: state jobs

@@ -4,7 +4,7 @@ A line is the state, then name=value fields in a fixed order; fields at the layo
 include/job/standing.
 
 For speed, some files know the form of a line without its record: enqueue and claim/taken write the lines of new and of
-claimed jobs; include/job/fences looks for a fence, claim/lines and claim/unscoped match the line of a job that was never
+claimed jobs; include/ends/fences looks for a fence, claim/lines and claim/unscoped match the line of a job that was never
 claimed, cap looks for a task. They change together with this file.
 ]]
 

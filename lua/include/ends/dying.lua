@@ -1,4 +1,4 @@
---[[ dying: jobs that die, and stay in Redis as dead ones, see include/job/dead. No other file lets a job die.
+--[[ dying: jobs that die, and stay in Redis as dead ones, see include/ends/dead. No other file lets a job die.
 
 Later: dead_retention_ms
 Lists: died

@@ -1,4 +1,4 @@
---[[ recalling: ids that a producer may repeat (see include/job/remembered). A job whose id is remembered is a duplicate, though the job
+--[[ recalling: ids that a producer may repeat (see include/results/remembered). A job whose id is remembered is a duplicate, though the job
 that had the id has ended; and a call with such an id is the same one only if task and arguments are.
 
 `remember` of a kind is how long ids are remembered, in ms from now. Behind the digest of such a record stands ` =` and what its call is compared by, 32 hex

@@ -1,5 +1,5 @@
 --[[ retaking: jobs that come back, requeued or restored, take the names again that they are to hold. One whose name another job holds
-does not come back, unless that one yields it (see include/job/yielding).
+does not come back, unless that one yields it (see include/names/yielding).
 
 The list `retaken` has fields of `slots` and their values, `unmarked` members of `expiring` of names whose instant was over.
 

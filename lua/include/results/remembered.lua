@@ -304,7 +304,7 @@ local function write()
 end
 
 --- A job leaves. One that was never claimed has done nothing, so its id is not remembered; values of those that succeed come with the call,
---- see include/job/leaving.
+--- see include/results/leaving.
 local function decide(id, _, job, outcome, fence)
   if outcome == nil or outcome == 'dies' or outcome == 'succeeded' then
     return false

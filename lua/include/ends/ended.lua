@@ -1,5 +1,5 @@
 --[[ ended: jobs that leave Redis. No other file removes any, so what has to happen whenever a job ends is decided here, and where jobs die
-(include/job/dying), and no way of ending can forget it. What that is, the parts know, see include/call/parts.
+(include/ends/dying), and no way of ending can forget it. What that is, the parts know, see include/call/parts.
 
 Keys: state jobs
 Lists: gone
