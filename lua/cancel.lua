@@ -7,8 +7,8 @@ Keys: jobs state
 Unread: jobs
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) parts(run_parts) emit(emit quoted) state(write_line) named(decide_named)
-    ended(leaves) withdrawal(withdraw) lane_write(check_lanes write_lanes) batch(call_many)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit quoted) state(write_line) jobs_by_id(decide_named)
+    removal(leaves) unqueue(withdraw) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
 ]]

@@ -1,4 +1,4 @@
---[[ listen: a client waits for ends of jobs, so from now on they are told for a minute (include/ends/telling). It comes again while the client
+--[[ listen: a client waits for ends of jobs, so from now on they are told for a minute (include/ends/publish_ends). It comes again while the client
 waits; no client takes it back.
 
 Sending it twice is harmless, so it takes no call slot; it is never audited.

@@ -6,7 +6,7 @@ Keys: jobs dead expiring wake
 Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) parts(run_parts) emit(emit) named(decide_named) dead(unindex_dead) ended(leaves)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit) jobs_by_id(decide_named) dead_index(unindex_dead) removal(leaves)
 Returns: ok {ID pruned|STATE|gone}… | epoch
 Invariants: I6
 ]]

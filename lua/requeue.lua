@@ -8,8 +8,8 @@ Later: sequence
 Unread: dead jobs expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) parts(run_parts) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
-    lane_write(check_lanes write_lanes) dead(unindex_dead) retaking(is_held retake) batch(call_many)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit) state(write_line) meta(fact set_fact) jobs_by_id(decide_named) line_tail(join write_joining)
+    lane_write(check_lanes write_lanes) dead_index(unindex_dead) name_requeue(is_held retake) batch(call_many)
 Returns: ok {ID requeued|held|STATE|gone}… | epoch
 Invariants: I6, I10
 ]]

@@ -5,9 +5,9 @@ Meta: ties
 Later: sequence
 Args: each each_count by why
 Unread: ready scheduled expiring
-Uses: call(now) parts(run_parts) meta(facts fact set_fact) emit(emit quoted) state(count rank write_line) withdrawal(withdraw)
-    joining(join write_joining) ready(return_ready) lane_standing(lane_of) lane_members(put) lane_write(check_lanes write_lanes)
-    deadline(note_deadline) due(earliest_due) wake(wake_needed) digits(digits) batch(call_many) named(decide_named)
+Uses: call(now) parts(run_parts) meta(facts fact set_fact) emit(emit quoted) state(count rank write_line) unqueue(withdraw)
+    line_tail(join write_joining) ready(return_ready) lane_states(lane_of) lane_members(put) lane_write(check_lanes write_lanes)
+    deadline(note_deadline) due(earliest_due) wake(wake_needed) digits(digits) batch(call_many) jobs_by_id(decide_named)
 ]]
 
 local new_priority, new_rank, due_at, deadline   -- what the call asks for; nil for what stays as it is

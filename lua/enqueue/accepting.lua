@@ -7,7 +7,7 @@ The plot:
 3. Append the events (`emit_records`) and write (`write_records`).
 
 A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
-include/job/standing). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
+include/job/stored_lines). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
 Lua has to copy it, at some 12 instructions a byte.
 
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
@@ -18,10 +18,10 @@ Args: by spec_max
 Unread: state
 Lists: keeping
 Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
-    placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put) ids(is_id ID_LENGTH)
-    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline)
-    naming(want_name read_holders kept_by take_name) overdue(expire_overdue) remembered(keeps_results)
-    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same is_taken_id is_recalled knows_ids plain_digest has_calls)
+    lane_assignment(lane_for kept_out) lane_states(lane_of meet_lanes) lane_members(put) ids(is_id ID_LENGTH)
+    lane_write(check_lanes write_lanes) line_tail(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline)
+    name_requests(want_name read_holders kept_by take_name) id_overdue(expire_overdue) results(keeps_results)
+    idempotency(want_memory recall refuse_full same_or_not memory_of take_id note_same is_taken_id is_recalled knows_ids plain_digest has_calls)
     batch(call_many read_many)
 ]]
 

@@ -4,11 +4,11 @@ Keys: jobs state scheduled dead expiring results
 Meta: sequence remembers
 Args: each each_count by why
 Unread: jobs dead expiring
-Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed) lane_standing(meet_lanes)
-    lane_write(check_lanes write_lanes) joining(join write_joining) ended(leaves) retaking(is_held retake)
-    names(holds_name) withdrawal(withdraw) deadline(note_deadline)
-    due(earliest_due) dead(index_dead unindex_dead) wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
-    remembered(keep_line) recalling(recall take_id is_recalled)
+Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed) lane_states(meet_lanes)
+    lane_write(check_lanes write_lanes) line_tail(join write_joining) removal(leaves) name_requeue(is_held retake)
+    names(holds_name) unqueue(withdraw) deadline(note_deadline)
+    due(earliest_due) dead_index(index_dead unindex_dead) wake(wake_needed) batch(call_many) stored_lines(read_lines) baseline_of(baseline_of)
+    results(keep_line) idempotency(recall take_id is_recalled)
 ]]
 
 local held           -- by record: the line of the job that has its id, if one is alive

@@ -5,8 +5,8 @@ Such a job is met in three ways: its member of `expiring` is over, it is due, or
 
 Keys: state
 Lists: expired expired_lines
-Uses: call(now now_text) parts(list_of) state(read_line write_line count) ended(leaves) dying(dies)
-    deadline(is_over) withdrawal(withdraw) lane_standing(meet_lanes) emit(emit) batch(call_many)
+Uses: call(now now_text) parts(list_of) state(read_line write_line count) removal(leaves) death(dies)
+    deadline(is_over) unqueue(withdraw) lane_states(meet_lanes) emit(emit) batch(call_many)
 ]]
 
 local lists = {}

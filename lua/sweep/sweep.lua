@@ -15,8 +15,8 @@ Unread: jobs
 Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity) meta(facts fact set_fact notes_of_queue) emit(emit quoted)
     batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
-    lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
-    dead(unindex_dead check_dead) ended(leaves) dying(dies) remembered(forget_over) due(earliest_due) digits(digits) settled(is_settled)
+    lane_states(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
+    dead_index(unindex_dead check_dead) removal(leaves) death(dies) results(forget_over) due(earliest_due) digits(digits) settled_ids(is_settled)
     deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting)
 ]]
 

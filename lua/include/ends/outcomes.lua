@@ -5,8 +5,8 @@ Keys: jobs state ready scheduled leases
 Args: each each_count worker
 Unread: jobs ready
 Uses: call(now) parts(run_parts) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
-    lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) ended(leaves) dying(dies)
+    lane_states(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
+    due(earliest_due) removal(leaves) death(dies)
     deadline(note_deadline) wake(wake_needed) batch(call_many read_many)
     queue_cap(wake_if_below_cap) emit(emit)
 ]]

@@ -4,8 +4,8 @@ Most reports are of one job, from workers with one place: that one is decided an
 
 Keys: state leases
 Args: each each_count worker tails
-Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
-    lane_opening(note_release) batch(call_many) ended(remove_jobs) leaving(all_leave)
+Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled_ids(note_settled)
+    lane_opening(note_release) batch(call_many) removal(remove_jobs) success_results(all_leave)
 ]]
 
 local done       -- ids of the jobs that succeeded

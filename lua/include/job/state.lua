@@ -1,10 +1,10 @@
 --[[ state: a state line as the record of a job, and back.
 
 A line is the state, then name=value fields in a fixed order; fields at the layout's default are left out. Which job has one:
-include/job/standing.
+include/job/stored_lines.
 
-For speed, some files know the form of a line without its record: enqueue and claim/taken write the lines of new and of
-claimed jobs; include/ends/fences looks for a fence, claim/lines and claim/unscoped match the line of a job that was never
+For speed, some files know the form of a line without its record: enqueue and claim/claimed_jobs write the lines of new and of
+claimed jobs; include/ends/fences looks for a fence, claim/fresh_lines and claim/plain_jobs match the line of a job that was never
 claimed, cap looks for a task. They change together with this file.
 ]]
 

@@ -1,4 +1,4 @@
---[[ bare: whether a queue has nothing but plain jobs of the usual priority: no other list, no open lane, no cap. One command
+--[[ plain_queue: whether a queue has nothing but plain jobs of the usual priority: no other list, no open lane, no cap. One command
 asks for all of that, where most queues have none of it. A key that does not exist is of no type, so that is checked, too.
 
 Keys: ready open caps

@@ -1,4 +1,4 @@
---[[ taken: the jobs that a claim takes, one after the other, and what its event, its reply, the answer that its slot keeps
+--[[ claimed_jobs: the jobs that a claim takes, one after the other, and what its event, its reply, the answer that its slot keeps
 and their new lines say of each.
 
 Keys: state jobs leases

@@ -1,4 +1,4 @@
---[[ standing: where jobs stand, by `state` and `jobs` together.
+--[[ stored_lines: where jobs stand, by `state` and `jobs` together.
 
 A plain job that has done nothing but wait since it was enqueued has no line in `state`, unless its JSON is long. What its
 line would say stands on the first line of its value in `jobs`, before the JSON; it stays there when the job does more, and

@@ -1,4 +1,4 @@
---[[ telling: those who wait for ends of jobs are told which have ended, on the channel `ended` of the queue, a channel of its slot.
+--[[ publish_ends: those who wait for ends of jobs are told which have ended, on the channel `ended` of the queue, a channel of its slot.
 
 A message is ids with spaces between them, and says no more than: look at these. It comes while the fact `awaited`, which `listen` sets,
 says that a client waits; other queues compare a fact that they have, and that is all.

@@ -1,12 +1,12 @@
---[[ retaking: jobs that come back, requeued or restored, take the names again that they are to hold. One whose name another job holds
-does not come back, unless that one yields it (see include/names/yielding).
+--[[ name_requeue: jobs that come back, requeued or restored, take the names again that they are to hold. One whose name another job holds
+does not come back, unless that one yields it (see include/names/name_overdue).
 
 The list `retaken` has fields of `slots` and their values, `unmarked` members of `expiring` of names whose instant was over.
 
 Keys: slots expiring state
 Lists: retaken unmarked
 Uses: call(now) parts(list_of) batch(call_many) names(name_field name_mark holder_in holds_name) deadline(note_coming)
-    state(read_line) yielding(is_yielding yield_name)
+    state(read_line) name_overdue(is_yielding yield_name)
 ]]
 
 local lists = {}

@@ -1,4 +1,4 @@
---[[ withdrawal: jobs that wait leave their place. A plain list keeps the entry of one that was ready, as a tombstone that claim
+--[[ unqueue: jobs that wait leave their place. A plain list keeps the entry of one that was ready, as a tombstone that claim
 passes over, so that it costs the same at any depth. The list `placeless` has their members of `scheduled`, whether they are
 there or not, `buried` those ids that leave an entry in a plain list.
 
@@ -7,7 +7,7 @@ Later: tombstones
 Unread: scheduled
 Lists: buried placeless
 Uses: parts(list_of) state(count) meta(fact set_fact read_now) batch(call_many) lane_names(member_of)
-    lane_standing(lane_of stand) lane_fair(is_fair) lane_members(remove) lane_opening(moved_on)
+    lane_states(lane_of stand) lane_fair(is_fair) lane_members(remove) lane_opening(moved_on)
 ]]
 
 local lists = {}

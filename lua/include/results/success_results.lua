@@ -1,11 +1,11 @@
---[[ leaving: jobs that succeed, and leave Redis together. What ends with them is decided line by line, and what their handlers returned is
+--[[ success_results: jobs that succeed, and leave Redis together. What ends with them is decided line by line, and what their handlers returned is
 kept for those who wait.
 
 Lines of jobs that were claimed together begin alike, up to their places in line: that is cheaper to see than what they say.
 
 Meta: remembers audit
 Later: backlog_bytes backlog_max_bytes
-Uses: call(now_text) meta(facts fact) state(told_in) remembered(keep_outcome keep_alike)
+Uses: call(now_text) meta(facts fact) state(told_in) results(keep_outcome keep_alike)
 ]]
 
 local FULL = 43       -- `+`, before the digest of a value that is to stand in the log

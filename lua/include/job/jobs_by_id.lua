@@ -1,7 +1,7 @@
---[[ named: the jobs that an operator or a producer names in a call, and what becomes of each.
+--[[ jobs_by_id: the jobs that an operator or a producer names in a call, and what becomes of each.
 
 Args: each each_count
-Uses: state(read_line) standing(read_lines)
+Uses: state(read_line) stored_lines(read_lines)
 ]]
 
 --- Call `decide(id, job)` for each job of the call's records that Redis has. It returns the job's outcome; without one the

@@ -1,4 +1,4 @@
---[[ remembered: ids that outlive their jobs, so that a producer may repeat a call: while such a job lives, and up to a moment (the field
+--[[ results: ids that outlive their jobs, so that a producer may repeat a call: while such a job lives, and up to a moment (the field
 `once` of its line), another one of its id is a duplicate. And results that are kept for those who wait.
 
 When such a job leaves, its id gets a field in `results`, and a member in `kept` at the moment at which both are forgotten; or, if its value
@@ -304,7 +304,7 @@ local function write()
 end
 
 --- A job leaves. One that was never claimed has done nothing, so its id is not remembered; values of those that succeed come with the call,
---- see include/results/leaving.
+--- see include/results/success_results.
 local function decide(id, _, job, outcome, fence)
   if outcome == nil or outcome == 'dies' or outcome == 'succeeded' then
     return false

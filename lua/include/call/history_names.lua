@@ -1,4 +1,4 @@
---[[ renaming: the names that the server's history has had while it went on.
+--[[ history_names: the names that the server's history has had while it went on.
 
 A server that gets its first replica gives its history another name (`master_replid`) and forgets the name before
 (`master_replid2` is all zeros); so does one whose last replica left long ago. A promoted replica goes on under another name,

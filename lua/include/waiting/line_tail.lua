@@ -1,8 +1,8 @@
---[[ joining: jobs that become ready with a new place in line: each goes to the tail of its lane, or of its plain list.
+--[[ line_tail: jobs that become ready with a new place in line: each goes to the tail of its lane, or of its plain list.
 
 Keys: ready
 Unread: ready
-Uses: state(rank) lane_standing(lane_of) lane_members(put) wake(wake_needed) batch(call_many)
+Uses: state(rank) lane_states(lane_of) lane_members(put) wake(wake_needed) batch(call_many)
 ]]
 
 local tails    -- by priority: ids that join a plain list; nil if none does

@@ -1,4 +1,4 @@
---[[ recalling: ids that a producer may repeat (see include/results/remembered). A job whose id is remembered is a duplicate, though the job
+--[[ idempotency: ids that a producer may repeat (see include/results/results). A job whose id is remembered is a duplicate, though the job
 that had the id has ended; and a call with such an id is the same one only if task and arguments are.
 
 `remember` of a kind is how long ids are remembered, in ms from now. Behind the digest of such a record stands ` =` and what its call is compared by, 32 hex
@@ -9,7 +9,7 @@ that jobs give up in this call, `noted` what the call has noted of others that a
 Keys: results state
 Later: results_max results_max_bytes results_bytes
 Lists: alive calls left noted plain recalled stale
-Uses: call(now now_text) parts(list_of) meta(fact) batch(read_many) remembered(keep_line keep_outcome drop_line forget_line once_in)
+Uses: call(now now_text) parts(list_of) meta(fact) batch(read_many) results(keep_line keep_outcome drop_line forget_line once_in)
 ]]
 
 local lists = {}

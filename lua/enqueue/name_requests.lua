@@ -1,4 +1,4 @@
---[[ naming: which of a call's jobs may have the names that they ask for, and which jobs they replace.
+--[[ name_requests: which of a call's jobs may have the names that they ask for, and which jobs they replace.
 
 A job whose name another one holds is not accepted. But if its kind says `replace`, and the other one waits, was never claimed and holds no name
 until an instant, that one leaves, and the new job is in its place. Of several such jobs of one call with one name, the last one that is sure
@@ -9,7 +9,7 @@ A job whose kind says `after` is due so long after the call, so each replacement
 replaced one says of the latest. From then on a replacement takes the old job's place in line: else calls that come faster than
 workers would put the job off for ever.
 
-A job that waits and whose deadline is over holds its name from no job (see include/names/yielding).
+A job that waits and whose deadline is over holds its name from no job (see include/names/name_overdue).
 
 The list `wanted` has by record the field of `slots` for its name, `digests` and `names` what its digest is made of; `asked`
 has who holds each of these fields, `taken` fields and ids of the names that are taken, `replaced` what the event says of each job that
@@ -19,9 +19,9 @@ plain jobs that have the place of one that they replaced.
 
 Keys: slots state
 Lists: deferred digests fronts holders lapsed last names overdue replaced taken waiting wanted
-Uses: call(now now_text) parts(list_of) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves)
-    withdrawal(withdraw) deadline(note_coming note_over) digits(digits) ready(return_ready) recalling(note_replaced leave_id has_left) emit(emit)
-    yielding(is_yielding yield_name)
+Uses: call(now now_text) parts(list_of) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) removal(leaves)
+    unqueue(withdraw) deadline(note_coming note_over) digits(digits) ready(return_ready) idempotency(note_replaced leave_id has_left) emit(emit)
+    name_overdue(is_yielding yield_name)
 ]]
 
 local lists = {}

@@ -1,4 +1,4 @@
---[[ dead: where jobs stop for good, until they are requeued or their retention ends.
+--[[ dead_index: where jobs stop for good, until they are requeued or their retention ends.
 
 Keys: dead expiring
 Unread: dead expiring

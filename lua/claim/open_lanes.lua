@@ -1,4 +1,4 @@
---[[ pages: the open lanes that Redis has, in order, read in pages that double, with their first members; and the lines and
+--[[ open_lanes: the open lanes that Redis has, in order, read in pages that double, with their first members; and the lines and
 specs of their heads, with one command for many.
 
 A lane's order is that of its head, so it need not be asked for; but not in a fair queue. In a queue that was fair a little
@@ -8,7 +8,7 @@ Keys: state jobs open
 Args: limit
 Kept: NO_PAGE NO_AHEAD
 Uses: batch(read_many) digits(digits) place(padded PLACE_WIDTH) lane_names(order_at id_of)
-    lane_standing(is_met meet_lane) lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair) taken(taken) bare(is_bare)
+    lane_states(is_met meet_lane) lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair) claimed_jobs(taken) plain_queue(is_bare)
 ]]
 
 local PAGE_MAX = 100

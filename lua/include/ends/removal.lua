@@ -1,9 +1,9 @@
---[[ ended: jobs that leave Redis. No other file removes any, so what has to happen whenever a job ends is decided here, and where jobs die
-(include/ends/dying), and no way of ending can forget it. What that is, the parts know, see include/call/parts.
+--[[ removal: jobs that leave Redis. No other file removes any, so what has to happen whenever a job ends is decided here, and where jobs die
+(include/ends/death), and no way of ending can forget it. What that is, the parts know, see include/call/parts.
 
 Keys: state jobs
 Lists: gone
-Uses: parts(list_of) batch(call_many) telling(tell_ended)
+Uses: parts(list_of) batch(call_many) publish_ends(tell_ended)
 ]]
 
 local lists = {}

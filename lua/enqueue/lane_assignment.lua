@@ -1,7 +1,7 @@
---[[ placing: the lane of a job whose producer names none, and whether a full scope keeps a job out.
+--[[ lane_assignment: the lane of a job whose producer names none, and whether a full scope keeps a job out.
 
 Keys: caps waiting
-Uses: scopes(scope_of held_in) lane_standing(lane_of)
+Uses: scopes(scope_of held_in) lane_states(lane_of)
 ]]
 
 local capped_tasks   -- task's scope → whether the task has a cap, as far as it was read; nil: not asked yet

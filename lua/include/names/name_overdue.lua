@@ -1,4 +1,4 @@
---[[ yielding: a job that waits and whose deadline is over begins no more, so it yields its name to a job that asks for it. It waits on
+--[[ name_overdue: a job that waits and whose deadline is over begins no more, so it yields its name to a job that asks for it. It waits on
 without the name, until a claim comes to it and lets it expire, as it does with any such job. A name that stands until an instant
 is not yielded: it stands whatever becomes of the job.
 

@@ -1,4 +1,4 @@
---[[ lane_standing: the lanes that a call has met, and where each stands: open, blocked on a scope, or nowhere.
+--[[ lane_states: the lanes that a call has met, and where each stands: open, blocked on a scope, or nowhere.
 
 All of it is decided in Lua; `write_lanes` writes it in the end.
 

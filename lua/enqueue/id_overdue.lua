@@ -1,4 +1,4 @@
---[[ overdue: a job that waits past its deadline begins no more, so it yields its id to a job that asks for it: it expires before the
+--[[ id_overdue: a job that waits past its deadline begins no more, so it yields its id to a job that asks for it: it expires before the
 call looks who has the id. Otherwise that job would be a duplicate of one that never runs, for as long as no worker claims.
 
 One that has failed or lost a worker keeps its id: it will be dead (see sweep/expiry). So does one that was claimed and whose id is
@@ -8,8 +8,8 @@ The list `overdue_here` has what the event says of each.
 
 Keys: state
 Lists: overdue_here
-Uses: call(now_text now) parts(list_of) state(read_line count) ended(leaves) deadline(is_over) withdrawal(withdraw) emit(emit)
-    batch(read_many) recalling(leave_id)
+Uses: call(now_text now) parts(list_of) state(read_line count) removal(leaves) deadline(is_over) unqueue(withdraw) emit(emit)
+    batch(read_many) idempotency(leave_id)
 ]]
 
 local lists = {}

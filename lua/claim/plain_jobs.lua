@@ -1,4 +1,4 @@
---[[ unscoped: the plain jobs of a priority, in order: those that return, the list, those that join.
+--[[ plain_jobs: the plain jobs of a priority, in order: those that return, the list, those that join.
 
 Entries of the list that lead nowhere (the job was cancelled, or came back by another entry) are passed over, `sweep_max`
 of them per call. Steps begin small and double, so that large payloads, which the byte bound leaves behind, are not read.
@@ -8,8 +8,8 @@ Meta: ties
 Later: tombstones
 Args: sweep_max
 Kept: FRESH FRESH_LINES FRESH_NAMED
-Uses: state(read_line count rank) standing(waiting_line) taken(take) sweep(swept_jobs)
-    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) bare(is_bare)
+Uses: state(read_line count rank) stored_lines(waiting_line) claimed_jobs(take) sweep(swept_jobs)
+    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) plain_queue(is_bare)
 ]]
 
 local FRESH = {}     -- priority → the pattern of a value's first line…

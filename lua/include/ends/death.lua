@@ -1,8 +1,8 @@
---[[ dying: jobs that die, and stay in Redis as dead ones, see include/ends/dead. No other file lets a job die.
+--[[ death: jobs that die, and stay in Redis as dead ones, see include/ends/dead_index. No other file lets a job die.
 
 Later: dead_retention_ms
 Lists: died
-Uses: call(now) parts(list_of) meta(read_now) dead(check_dead index_dead) telling(tell_ended)
+Uses: call(now) parts(list_of) meta(read_now) dead_index(check_dead index_dead) publish_ends(tell_ended)
 ]]
 
 local lists = {}

@@ -1,4 +1,4 @@
---[[ settled: which claims end in this call because their holder says so. `state` still shows them as claimed while the call
+--[[ settled_ids: which claims end in this call because their holder says so. `state` still shows them as claimed while the call
 reads, so what looks at claims besides leaves these alone. ]]
 
 local settled   -- id → anything; nil: there are none

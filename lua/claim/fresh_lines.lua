@@ -1,4 +1,4 @@
---[[ lines: what the state line of a job in a lane says, if it is of the usual form. ]]
+--[[ fresh_lines: what the state line of a job in a lane says, if it is of the usual form. ]]
 
 --- What a job's line says in this lane, if it is that of a job which was never claimed: its beginning up to its place in
 --- line, without the state, and that place; else nil.
