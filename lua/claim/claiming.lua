@@ -19,7 +19,7 @@ Uses: call(now now_text keep_answer) parts(run_parts) meta(fact) state(read_line
     gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(first_resume) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
     sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
-    plain_queue(is_bare) plain_jobs(open_lists write_unscoped) open_lanes(count_stored) select(select_jobs) fast_path(leave_fast)
+    plain_queue(is_plain_queue) plain_jobs(open_lists write_plain_jobs) open_lanes(count_stored) select(select_jobs) fast_path(leave_fast)
     claimed_jobs(taken open_reply word_of emit_claimed write_taken close_reply)
 ]]
 
@@ -57,7 +57,7 @@ local function decide_claim(ended)
   local unfinished
   next_due, unfinished = sweep()
   local gated = gate_is_shut()
-  local room = not is_bare() and queue_cap() or nil
+  local room = not is_plain_queue() and queue_cap() or nil
   local queue_limit = room and '["queue",' .. room .. ']'
   if room then
     room = math.max(0, room - redis.call('ZCARD', leases) + ended_leases() + ended)
@@ -107,7 +107,7 @@ local function write_claim()
   write_sweep()
   run_parts('write')
   write_taken(fence)
-  write_unscoped()
+  write_plain_jobs()
   if outrun then
     call_many('ZREM', fair, outrun)
   end

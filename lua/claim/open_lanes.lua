@@ -8,7 +8,7 @@ Keys: state jobs open
 Args: limit
 Kept: NO_PAGE NO_AHEAD
 Uses: batch(read_many) digits(digits) place(padded PLACE_WIDTH) lane_names(order_at id_of)
-    lane_states(is_met meet_lane) lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair) claimed_jobs(taken) plain_queue(is_bare)
+    lane_states(is_met meet_lane) lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair) claimed_jobs(taken) plain_queue(is_plain_queue)
 ]]
 
 local PAGE_MAX = 100
@@ -35,7 +35,7 @@ end
 --- How many lanes are open in Redis.
 local function count_stored()
   if not stored_open then
-    stored_open = is_bare() and 0 or redis.call('ZCARD', open)
+    stored_open = is_plain_queue() and 0 or redis.call('ZCARD', open)
   end
   return stored_open
 end

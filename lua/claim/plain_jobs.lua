@@ -9,7 +9,7 @@ Later: tombstones
 Args: sweep_max
 Kept: FRESH FRESH_LINES FRESH_NAMED
 Uses: state(read_line count rank) stored_lines(waiting_line) claimed_jobs(take) sweep(swept_jobs)
-    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) plain_queue(is_bare)
+    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) plain_queue(is_plain_queue)
 ]]
 
 local FRESH = {}     -- priority → the pattern of a value's first line…
@@ -29,7 +29,7 @@ local source         -- the priority's sources, see `open_source`; nil if it has
 local entries, entry_lines, entry_specs   -- a page of its list…
 local entry          -- …and which of it comes next
 local entries_read   -- how many entries of the list were passed over or given out
--- What `peek_unscoped` has found: its source, or nil, and the job: its id, spec, head and place in line, or its record.
+-- What `peek_plain` has found: its source, or nil, and the job: its id, spec, head and place in line, or its record.
 local next_kind, next_id, next_spec
 local next_job
 local next_head
@@ -105,7 +105,7 @@ end
 
 --- Look how long the lists are, before anything is taken.
 local function open_lists()
-  lengths_by = lengths(is_bare())
+  lengths_by = lengths(is_plain_queue())
   returning, joining, decided = swept_jobs()
 end
 
@@ -178,7 +178,7 @@ local function found_job(kind, job)
 end
 
 --- Read the plain job that comes next, into next_id and so on. `most` more can be used. Returns nil if there is none.
-local function peek_unscoped(most)
+local function peek_plain(most)
   if next_kind then
     return next_kind
   end
@@ -205,7 +205,7 @@ local function peek_unscoped(most)
 end
 
 --- Go on behind it. Returns it: id, spec, head, place in line, its record, if it was read, and its line, if it has one.
-local function pass_unscoped()
+local function pass_plain()
   local line
   if next_kind == 'list' then
     line = entry_lines[entry]
@@ -283,7 +283,7 @@ local function close_source()
 end
 
 --- Write where plain jobs stand.
-local function write_unscoped()
+local function write_plain_jobs()
   for priority = 0, 3 do
     local gone, back, new = passed[priority], left_heads[priority], left_tails[priority]
     if gone then

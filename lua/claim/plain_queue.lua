@@ -15,7 +15,7 @@ local function reset()
 end
 
 --- Whether it is. A queue whose facts speak of caps is not asked.
-local function is_bare()
+local function is_plain_queue()
   if known == nil then
     known = not facts.caps_by_task and not facts.caps_by_key and
       redis.call('EXISTS', open, caps, ready[(USUAL + 1) % 4], ready[(USUAL + 2) % 4], ready[(USUAL + 3) % 4]) == 0

@@ -8,7 +8,7 @@ The list `overdue_here` has what the event says of each.
 
 Keys: state
 Lists: overdue_here
-Uses: call(now_text now) parts(list_of) state(read_line count) removal(leaves) deadline(is_over) unqueue(withdraw) emit(emit)
+Uses: call(now_text now) parts(list_of) state(read_line count) removal(end_job) deadline(is_over) unqueue(unqueue) emit(emit)
     batch(read_many) idempotency(leave_id)
 ]]
 
@@ -36,8 +36,8 @@ local function expire_overdue(ids, live)
     local id, job = asked[k], read_line(lines[k])
     if not gone[id] and gives_up_id(job) then
       gone[id] = true
-      withdraw(id, job)
-      leaves(id, job, 'expired')
+      unqueue(id, job)
+      end_job(id, job, 'expired')
       leave_id(id)
       local events = list_of(lists, 'overdue_here')
       events[#events + 1] = '["' .. id .. '",null]'

@@ -19,8 +19,8 @@ plain jobs that have the place of one that they replaced.
 
 Keys: slots state
 Lists: deferred digests fronts holders lapsed last names overdue replaced taken waiting wanted
-Uses: call(now now_text) parts(list_of) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) removal(leaves)
-    unqueue(withdraw) deadline(note_coming note_over) digits(digits) ready(return_ready) idempotency(note_replaced leave_id has_left) emit(emit)
+Uses: call(now now_text) parts(list_of) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) removal(end_job)
+    unqueue(unqueue) deadline(note_coming note_over) digits(digits) ready(return_ready) idempotency(note_replaced leave_id has_left) emit(emit)
     name_overdue(is_yielding yield_name)
 ]]
 
@@ -142,8 +142,8 @@ local function take_name(i, id, kind, lane)
         front[#front + 1] = {id, tonumber(place)}
       end
     end
-    leaves(old, old_job)
-    withdraw(old, old_job)
+    end_job(old, old_job)
+    unqueue(old, old_job)
     local replaced = list_of(lists, 'replaced')
     replaced[#replaced + 1] = '["' .. old .. '","' .. id .. '"]'
     leave_id(old)

@@ -2,13 +2,13 @@
 
 Later: dead_retention_ms
 Lists: died
-Uses: call(now) parts(list_of) meta(read_now) dead_index(check_dead index_dead) publish_ends(tell_ended)
+Uses: call(now) parts(list_of) meta(read_now) dead_index(check_dead index_dead) publish_ends(publish_ends)
 ]]
 
 local lists = {}
 
 --- A job dies, for this reason: its record says so, and the caller writes its line.
-local function dies(id, job, why)
+local function mark_dead(id, job, why)
   job.state, job.reason = 'dead', why
   read_now('dead_retention_ms')
   local died = list_of(lists, 'died')
@@ -22,5 +22,5 @@ end
 
 local function write()
   index_dead(lists.died, now)
-  tell_ended(lists.died)
+  publish_ends(lists.died)
 end

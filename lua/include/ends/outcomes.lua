@@ -6,7 +6,7 @@ Args: each each_count worker
 Unread: jobs ready
 Uses: call(now) parts(run_parts) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
     lane_states(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) removal(leaves) death(dies)
+    due(earliest_due) removal(end_job) death(mark_dead)
     deadline(note_deadline) wake(wake_needed) batch(call_many read_many)
     queue_cap(wake_if_below_cap) emit(emit)
 ]]
@@ -86,7 +86,7 @@ local function read_causes()
 end
 
 local function make_dead(id, job, why, failure)
-  dies(id, job, why)
+  mark_dead(id, job, why)
   local said = brief(failure)
   if said then
     broken[#broken + 1], errors[#errors + 1] = id, said
@@ -112,7 +112,7 @@ local function end_claims(decide)
     end
     if job and job.state == 'cancelling' then
       outcome = 'cancelled'
-      leaves(id, job, 'cancelled', fence)
+      end_job(id, job, 'cancelled', fence)
       cancelled[#cancelled + 1] = '["' .. id .. '","' .. fence .. '"]'
     elseif job then
       decide(i, job)

@@ -13,7 +13,7 @@ Uses: call(now) meta(facts fact)
 ]]
 
 --- Tell that these jobs have ended, if there are any. It has to be called after they were written.
-local function tell_ended(ids)
+local function publish_ends(ids)
   if facts.awaited and ids and #ids > 0 and fact('awaited') > now then
     local channel = meta:sub(1, -5) .. CHANNEL
     local is_known, may_publish = pcall(redis.acl_check_cmd, 'SPUBLISH', channel, '')

@@ -3,14 +3,14 @@
 
 Keys: state jobs
 Lists: gone
-Uses: parts(list_of) batch(call_many) publish_ends(tell_ended)
+Uses: parts(list_of) batch(call_many) publish_ends(publish_ends)
 ]]
 
 local lists = {}
 
 --- A job leaves Redis. `job` is its record; `outcome` says how it ended, `fence` under which claim. A job without an outcome is told of
 --- elsewhere.
-local function leaves(id, job, outcome, fence)
+local function end_job(id, job, outcome, fence)
   local gone = list_of(lists, 'gone')
   gone[#gone + 1] = id
   decide_parts(id, job, nil, outcome, fence)
@@ -20,7 +20,7 @@ end
 local function remove_jobs(ids)
   call_many('HDEL', state, ids)
   call_many('HDEL', jobs, ids)
-  tell_ended(ids)
+  publish_ends(ids)
 end
 
 local function write()

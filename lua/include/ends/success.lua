@@ -5,7 +5,7 @@ Most reports are of one job, from workers with one place: that one is decided an
 Keys: state leases
 Args: each each_count worker tails
 Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled_ids(note_settled)
-    lane_opening(note_release) batch(call_many) removal(remove_jobs) success_results(all_leave)
+    lane_opening(note_release) batch(call_many) removal(remove_jobs) success_results(end_successes)
 ]]
 
 local done       -- ids of the jobs that succeeded
@@ -27,7 +27,7 @@ local function decide_one()
   end
   done, events = {id}, {'["' .. id .. '","' .. fence .. '"]'}
   if may_end_more() then
-    all_leave(done, {line}, events, tails())
+    end_successes(done, {line}, events, tails())
   end
   note_release(lane_in(line), id)
   note_settled({[id] = true})
@@ -61,7 +61,7 @@ local function decide_success()
     end
   end
   if may_end_more() then
-    all_leave(done, held, events, tails())
+    end_successes(done, held, events, tails())
   end
   note_settled(seen)
   return size, answer

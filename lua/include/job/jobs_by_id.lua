@@ -8,7 +8,7 @@ Uses: state(read_line) stored_lines(read_lines)
 --- outcome is the job's state, which `decide` may have changed. To a job that leaves Redis `decide` gives the state `gone`.
 --- A job that is named again has the state that it was given. Returns the answer: ids and outcomes, `gone` for a job that
 --- Redis does not have, or no longer.
-local function decide_named(decide)
+local function decide_by_id(decide)
   local ids = {}
   for i = 1, each_count do
     ids[i] = each(i)

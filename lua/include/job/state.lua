@@ -27,7 +27,7 @@ end
 
 --- What stands behind a mark in a line, up to the next space; nil if the mark is not there. A pattern that begins with the mark would
 --- be tried at each byte of the line.
-local function told_in(line, mark)
+local function field_in(line, mark)
   local _, at = line:find(mark, 1, true)
   return at and line:match('^%S+', at + 1)
 end

@@ -18,7 +18,7 @@ local function reset()
 end
 
 --- Whether another job holds the name that this one is to hold. `job` is its record, as it comes back.
-local function is_held(id, job)
+local function is_name_held(id, job)
   overdue = nil
   if not holds_name(job, now) then
     return false
@@ -36,8 +36,8 @@ local function is_held(id, job)
   return holder ~= nil and holder ~= id
 end
 
---- A job comes back, and takes its name, if it is to hold it. `is_held` was asked just before.
-local function retake(id, job)
+--- A job comes back, and takes its name, if it is to hold it. `is_name_held` was asked just before.
+local function retake_name(id, job)
   local holds, ends = holds_name(job, now)
   if not holds then
     return

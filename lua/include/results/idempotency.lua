@@ -2,13 +2,13 @@
 that had the id has ended; and a call with such an id is the same one only if task and arguments are.
 
 `remember` of a kind is how long ids are remembered, in ms from now. Behind the digest of such a record stands ` =` and what its call is compared by, 32 hex
-digits, or nothing: it is not compared. The lists `calls` and `plain` have both by record; `recalled` has by record what `results`
+digits, or nothing: it is not compared. The lists `calls` and `plain` have both by record; `remembered` has by record what `results`
 says of an id that is remembered, `stale` the same of one that no longer is, `alive` the lines of jobs that are alive; `left` has the ids
 that jobs give up in this call, `noted` what the call has noted of others that are not accepted.
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
-Lists: alive calls left noted plain recalled stale
+Lists: alive calls left noted plain remembered stale
 Uses: call(now now_text) parts(list_of) meta(fact) batch(read_many) results(keep_line keep_outcome drop_line forget_line once_in)
 ]]
 
@@ -24,7 +24,7 @@ local function want_memory(i, digest)
 end
 
 --- Read what is known of the ids. `live` says by record whether its job is alive.
-local function recall(ids, live)
+local function read_remembered(ids, live)
   local calls = lists.calls or {}
   local absent, places, compared, compared_at = {}, {}, {}, {}
   for i = 1, #ids do
@@ -38,7 +38,7 @@ local function recall(ids, live)
   for k = 1, #absent do
     local line = lines[k]
     if line and once_in(line) then
-      list_of(lists, 'recalled')[places[k]] = line
+      list_of(lists, 'remembered')[places[k]] = line
     elseif line then
       list_of(lists, 'stale')[places[k]] = line
     end
@@ -54,9 +54,9 @@ local function refuse_full(live)
   if not lists.calls then
     return nil
   end
-  local recalled, is_new = lists.recalled or {}, false
+  local remembered, is_new = lists.remembered or {}, false
   for i in pairs(lists.calls) do
-    is_new = is_new or not live[i] and not recalled[i]
+    is_new = is_new or not live[i] and not remembered[i]
   end
   local size = is_new and redis.call('HLEN', results)
   if size and size >= fact('results_max') then
@@ -78,8 +78,8 @@ local function has_left(id)
 end
 
 --- Whether the id of a record is remembered.
-local function is_recalled(i)
-  return lists.recalled ~= nil and lists.recalled[i] ~= nil
+local function is_id_remembered(i)
+  return lists.remembered ~= nil and lists.remembered[i] ~= nil
 end
 
 --- Whether anything is known of ids besides the jobs that are alive.
@@ -98,7 +98,7 @@ local function is_taken_id(i, id, is_live)
     return is_live, nil
   end
   local noted = lists.noted and lists.noted[id]
-  return is_live and not has_left(id) or is_recalled(i) or noted ~= nil, noted
+  return is_live and not has_left(id) or is_id_remembered(i) or noted ~= nil, noted
 end
 
 --- Whether this call asks for ids to be remembered.
@@ -110,8 +110,8 @@ end
 --- that took the id, if one did; `noted` is what this call has noted of it, if anything: the job that stands for it, and the
 --- record that asked for it, unless that job has replaced it.
 local function same_or_not(i, first, noted)
-  local calls, recalled, alive = lists.calls or {}, lists.recalled or {}, lists.alive or {}
-  local line = recalled[i] or alive[i]
+  local calls, remembered, alive = lists.calls or {}, lists.remembered or {}, lists.alive or {}
+  local line = remembered[i] or alive[i]
   local mine, known = calls[i], line and line:match(' call=(%x+)') or calls[first or noted and noted.record]
   if mine and mine ~= '' and known and known ~= '' and known ~= mine then
     return 'mismatch', '-'
@@ -119,7 +119,7 @@ local function same_or_not(i, first, noted)
   if noted then
     return 'held', noted.job
   end
-  local same = recalled[i] and recalled[i]:match('^same job=(%S+)')
+  local same = remembered[i] and remembered[i]:match('^same job=(%S+)')
   if same then
     return 'held', same
   end

@@ -27,7 +27,7 @@ With: results kept returned
 Later: results_bytes kept_bytes kept_max_bytes evicted
 Unread: results kept returned
 Lists: emptied forgotten growth kept_lines kept_marks kept_values
-Uses: call(now now_text) parts(list_of) meta(fact set_fact read_now) state(told_in) batch(call_many add_many set_many read_many) digits(digits)
+Uses: call(now now_text) parts(list_of) meta(fact set_fact read_now) state(field_in) batch(call_many add_many set_many read_many) digits(digits)
 ]]
 
 local lists = {}
@@ -41,14 +41,14 @@ end
 
 --- Until when an id is remembered by its line, if that is still to come; else nil. A client may have written anything there.
 local function once_in(line)
-  local once = whole_number(told_in(line, ' once='))
+  local once = whole_number(field_in(line, ' once='))
   return once and once > now and once or nil
 end
 
 --- What a line counts of what is kept for those who wait: its value, and all that Redis has of it if its id is not remembered.
 local function load_of(line)
   if line ~= last_line then
-    last_line, last_load = line, tonumber(told_in(line, ' bytes=')) or 0
+    last_line, last_load = line, tonumber(field_in(line, ' bytes=')) or 0
     if line:find(' until=', 1, true) and not line:find(' once=', 1, true) then
       last_load = last_load + #line + RESULT_COST
     end

@@ -5,7 +5,7 @@ Lines of jobs that were claimed together begin alike, up to their places in line
 
 Meta: remembers audit
 Later: backlog_bytes backlog_max_bytes
-Uses: call(now_text) meta(facts fact) state(told_in) results(keep_outcome keep_alike)
+Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike)
 ]]
 
 local FULL = 43       -- `+`, before the digest of a value that is to stand in the log
@@ -13,13 +13,13 @@ local NO_VALUE = 33   -- `!`, before the reason why there is no value; JSON does
 local DIGEST_LENGTH = 32
 local BEHIND_ALIKE = '^%d+ since=%d+$'   -- how a line ends behind ` seq=` if it has no deadline and no reason
 
---- A job succeeds: what ends with it, and what is kept; see all_leave. Returns false if nothing does. If the next job may end in the
+--- A job succeeds: what ends with it, and what is kept; see end_successes. Returns false if nothing does. If the next job may end in the
 --- same way, it returns how the line of the result begins, until when that is kept, and the fence as the event has it. Else it returns
 --- nil: the next job's line has to be taken apart.
-local function leave(id, line, events, at, value, note)
+local function end_success(id, line, events, at, value, note)
   local is_tied, once, keep = decide_parts(id, nil, line, 'succeeded'), nil, nil
   if facts.remembers then
-    once, keep = told_in(line, ' once='), told_in(line, ' keep=')
+    once, keep = field_in(line, ' once='), field_in(line, ' keep=')
   end
   if not once and not keep then
     if is_tied then
@@ -27,7 +27,7 @@ local function leave(id, line, events, at, value, note)
     end
     return false
   end
-  local fence, more, is_usual = told_in(line, ' fence='), keep and ' task=' .. told_in(line, ' task='), false
+  local fence, more, is_usual = field_in(line, ' fence='), keep and ' task=' .. field_in(line, ' task='), false
   if keep and not value then
     more = more .. ' value=not_kept'
   elseif keep and value:byte() == NO_VALUE then
@@ -43,7 +43,7 @@ local function leave(id, line, events, at, value, note)
     end
     events[at] = '["' .. id .. '","' .. fence .. '","' .. note .. ending
   end
-  local beginning, until_ms = keep_outcome(id, 'succeeded', now_text, fence, once, once and told_in(line, ' call='), keep, more, value)
+  local beginning, until_ms = keep_outcome(id, 'succeeded', now_text, fence, once, once and field_in(line, ' call='), keep, more, value)
   if is_usual then
     return beginning, until_ms, '","' .. fence .. '","'
   end
@@ -59,7 +59,7 @@ end
 --- Jobs succeed, and leave Redis. `lines` are theirs, in order; false for a job that is not among them. By the same places `given` has
 --- the values that are kept: JSON, or `!` and the reason why there is none. `notes` has the digest of each value, for the job's event.
 --- If `+` stands before the digest, the event gets the value as well, unless the log is at its bound. `events` are those of `ids`.
-local function all_leave(ids, lines, events, given, notes)
+local function end_successes(ids, lines, events, given, notes)
   local at = 0
   local alike                      -- how the last line begins that was taken apart, if what ends with its job is nothing, or as usual…
   local told, until_ms, fenced     -- …and what `leave` says of it
@@ -73,7 +73,7 @@ local function all_leave(ids, lines, events, given, notes)
         events[at] = '["' .. id .. fenced .. note .. '"]'
         keep_alike(id, told, until_ms, value)
       elseif not is_alike or told then
-        told, until_ms, fenced = leave(id, line, events, at, value, note)
+        told, until_ms, fenced = end_success(id, line, events, at, value, note)
         alike = told ~= nil and alike_from(line)
       end
     end

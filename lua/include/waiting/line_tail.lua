@@ -26,7 +26,7 @@ local function tail_of(priority)
 end
 
 --- A job joins: its record has its place in line.
-local function join(id, job)
+local function join_line(id, job)
   if job.lane then
     put(lane_of(job.lane), job.seq, id)
     return
@@ -38,7 +38,7 @@ local function join(id, job)
   list[#list + 1] = id
 end
 
-local function write_joining()
+local function write_line_tails()
   for priority = 0, tails and 3 or -1 do
     if tails[priority] then
       call_many('RPUSH', ready[priority], tails[priority])

@@ -13,7 +13,7 @@ Uses: parts(list_of) state(count) meta(fact set_fact read_now) batch(call_many) 
 local lists = {}
 
 --- A job leaves its place. If its lane was open, what stood behind it may be served now.
-local function withdraw(id, job)
+local function unqueue(id, job)
   local placeless = list_of(lists, 'placeless')
   placeless[#placeless + 1] = 'job|' .. id
   if job.state == 'ready' and job.lane then
