@@ -6,7 +6,8 @@ Keys: jobs dead expiring wake
 Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) parts(run_parts) emit(emit) jobs_by_id(decide_by_id) dead_index(unindex_dead) removal(end_job)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit) jobs_by_id(decide_by_id) dead_index(unindex_dead)
+    removal(end_job)
 Returns: ok {ID pruned|STATE|gone}… | epoch
 Invariants: I6
 ]]

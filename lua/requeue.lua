@@ -8,8 +8,9 @@ Later: sequence
 Unread: dead jobs expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) parts(run_parts) emit(emit) state(write_line) meta(fact set_fact) jobs_by_id(decide_by_id) line_tail(join_line write_line_tails)
-    lane_write(check_lanes write_lanes) dead_index(unindex_dead) name_requeue(is_name_held retake_name) batch(call_many)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit) state(write_line) meta(fact set_fact)
+    jobs_by_id(decide_by_id) line_tail(join_line write_line_tails) lane_write(check_lanes write_lanes)
+    dead_index(unindex_dead) name_requeue(is_name_held retake_name) batch(call_many)
 Returns: ok {ID requeued|held|STATE|gone}… | epoch
 Invariants: I6, I10
 ]]

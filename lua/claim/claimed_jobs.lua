@@ -1,19 +1,20 @@
---[[ claimed_jobs: the jobs that a claim takes, one after the other, and what its event, its reply, the answer that its slot keeps
-and their new lines say of each.
+--[[ claimed_jobs: collects the jobs of a claim, and writes their event, the reply, the answer that the slot keeps and
+their new lines.
 
 Keys: state jobs leases
 Meta: lease_ms
 Args: worker limit bytes_max
 Unread: leases
-Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit) names(give_up_name)
+Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit)
+    names(give_up_name)
 ]]
 
-local taken           -- how many jobs are taken
-local taken_bytes     -- and of how many bytes
-local queue_said      -- the queue's own limit, as the event says it; nil if it has none
+local taken           -- number of claimed jobs
+local taken_bytes     -- bytes of their values
+local queue_said      -- the queue's own cap, as the event has it; nil if it has none
 local claimed         -- the event's jobs
 local reply_words     -- `ok`, the header, then two of each job
-local ids             -- of the jobs
+local ids             -- their ids
 local heads, places   -- of a job whose line is of the usual form: its head and its place in line; of any other its record, and false
 
 local function reset()
@@ -21,12 +22,12 @@ local function reset()
   claimed, reply_words, ids, heads, places = nil, nil, nil, nil, nil
 end
 
---- Whether no more may be taken.
+--- Whether the claim is full: no more jobs may be taken.
 local function is_full()
   return taken >= limit or taken_bytes >= bytes_max
 end
 
---- Begin. `said` is nil if the queue has no limit.
+--- Begin the reply. `said` is the queue's own cap as the event has it; nil if it has none.
 local function open_reply(said)
   check_keys()
   queue_said = said
@@ -34,8 +35,8 @@ local function open_reply(said)
   reply_words = {'ok', ''}
 end
 
---- What a reply says of a job: its id; its lane, if it has one; and how often it was claimed, failed and lost its worker, if it
---- was claimed before.
+--- Return what the reply says of a job: its id; its lane, if it has one; and how often it was claimed, failed and
+--- lost its worker, if it was claimed before.
 local function word_of(id, lane, job)
   if job and (job.claim > 1 or job.failed or job.lost) then
     return id .. ' ' .. (lane == '' and '-' or lane) .. ' ' .. job.claim .. ' ' .. (job.failed or 0) .. ' ' .. (job.lost or 0)
@@ -43,8 +44,8 @@ local function word_of(id, lane, job)
   return lane == '' and id or id .. ' ' .. lane
 end
 
---- Take a job: with its head and its place in line, or with its record. `limits` are those of its lane. Returns whether no more may
---- be taken.
+--- Take a job: with its head and its place in line, or with its record. `limits` are those of its lane. Returns
+--- whether the claim is full.
 local function take(id, spec, limits, lane, head, seq, job)
   spec = spec or redis.call('HGET', jobs, id) or ''
   local at = taken + 1
@@ -74,12 +75,12 @@ local function take(id, spec, limits, lane, head, seq, job)
   return at >= limit or bytes >= bytes_max
 end
 
---- Append their event. Returns the fence, which is the number that the event gets, or `-`.
+--- Append the event of the claimed jobs. Returns the fence, which is the id of the entry, or `-`.
 local function emit_claimed()
   return emit('claimed', now_text, worker, claimed) or '-'
 end
 
---- Write their lines and leases, under this fence.
+--- Write the lines and leases of the claimed jobs, under this fence.
 local function write_taken(fence)
   if taken == 0 then
     return
@@ -110,7 +111,7 @@ local function write_taken(fence)
   add_many(leases, leased)
 end
 
---- The reply, which begins with this header; and the answer that the slot is to keep.
+--- Return the reply, with this header; and the answer that the slot is to keep.
 local function close_reply(header)
   reply_words[2] = header
   return reply_words, taken == 0 and header or header .. ' | ' .. (taken == 1 and ids[1] or table.concat(ids, ' '))

@@ -15,11 +15,12 @@ without touching a list, and a scope that refuses leaves no trace of those that 
 
 Keys: state jobs leases fair
 Args: limit sweep_max
-Uses: call(now now_text keep_answer) parts(run_parts) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
-    gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(first_resume) lane_fair(is_fair)
+Uses: call(now now_text keep_answer) parts(run_parts) meta(fact) state(read_line is_claimed)
+    batch(call_many read_many) digits(digits) gate(gate_is_shut) queue_cap(queue_cap)
+    wake(wake_needed wake_not_needed) scopes(first_resume) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
-    sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
-    plain_queue(is_plain_queue) plain_jobs(open_lists write_plain_jobs) open_lanes(count_stored) select(select_jobs) fast_path(leave_fast)
+    sweep(sweep ended_leases check_sweep emit_sweep write_sweep) plain_queue(is_plain_queue)
+    plain_jobs(open_lists write_plain_jobs) open_lanes(count_stored) select(select_jobs) fast_path(leave_fast)
     claimed_jobs(taken open_reply word_of emit_claimed write_taken close_reply)
 ]]
 

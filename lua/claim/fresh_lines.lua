@@ -1,7 +1,7 @@
---[[ fresh_lines: what the state line of a job in a lane says, if it is of the usual form. ]]
+--[[ fresh_lines: reads the state line of a job in a lane that was never claimed, if it has the usual form. ]]
 
---- What a job's line says in this lane, if it is that of a job which was never claimed: its beginning up to its place in
---- line, without the state, and that place; else nil.
+--- Return, of the line of a job in this lane that was never claimed, the part before its place in line, without the
+--- state; and the place; else nil.
 local function fresh_head(name, line)
   if not line or #line > LINE_MAX then
     return nil
@@ -13,8 +13,8 @@ local function fresh_head(name, line)
   return nil
 end
 
---- The place in line of a job whose line begins as that of a fresh one before it, up to its place: most jobs of a lane are of
---- one task. Nil if it does not.
+--- Return the place in line of a job whose line has this beginning, up to the place: most jobs of a lane are of one
+--- task. Nil if it has another.
 local function place_behind(beginning, line)
   local size = #beginning
   return line and line:sub(1, size) == beginning and line:match('^(%d+) since=', size + 1) or nil

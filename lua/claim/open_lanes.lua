@@ -1,14 +1,15 @@
---[[ open_lanes: the open lanes that Redis has, in order, read in pages that double, with their first members; and the lines and
-specs of their heads, with one command for many.
+--[[ open_lanes: reads the open lanes that Redis has, in order, in pages that double, with their first members; and
+the lines and specs of their heads, with one command for many.
 
-A lane's order is that of its head, so it need not be asked for; but not in a fair queue. In a queue that was fair a little
-while ago, lanes still stand by virtual time until they are served once.
+A lane's order is that of its head, so it is not read from `open`; except in a fair queue. In a queue that was fair a
+little while ago, lanes still have a virtual time as their order until they are served once.
 
 Keys: state jobs open
 Args: limit
 Kept: NO_PAGE NO_AHEAD
 Uses: batch(read_many) digits(digits) place(padded PLACE_WIDTH) lane_names(order_at id_of)
-    lane_states(is_met meet_lane) lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair) claimed_jobs(taken) plain_queue(is_plain_queue)
+    lane_states(is_met meet_lane) lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair)
+    claimed_jobs(taken) plain_queue(is_plain_queue)
 ]]
 
 local PAGE_MAX = 100
@@ -21,7 +22,7 @@ local page_upto    -- the last one whose members were read
 local next_page    -- where the next page begins, below 0 if there is none
 local page_step    -- and its size
 local ahead        -- lines and specs of the heads of the lanes behind `from` up to `upto`
-local head_member, head_line, head_spec   -- of the lane that `meet_stored` met last
+local head_member, head_line, head_spec   -- of the last lane that `meet_stored` met
 
 local NO_PAGE = {names = {}}
 local NO_AHEAD = {upto = 0}
@@ -32,7 +33,7 @@ local function reset()
   head_member, head_line, head_spec = nil, nil, nil
 end
 
---- How many lanes are open in Redis.
+--- Return how many lanes are open in Redis.
 local function count_stored()
   if not stored_open then
     stored_open = is_plain_queue() and 0 or redis.call('ZCARD', open)
@@ -60,7 +61,7 @@ local function turn_over()
   ahead = NO_AHEAD
 end
 
---- Read the first members of the lanes from the next one on, of as many as may be served.
+--- Read the first members of the next lanes, of as many as may be served.
 local function read_members()
   local takes_orders = not is_fair()
   local names, orders = page.names, page.orders
@@ -78,7 +79,7 @@ local function read_members()
   end
 end
 
---- The order of the lane that comes next, after passing over those that this call has met; nil if there is none.
+--- Return the order of the next lane, after skipping those that this call has met; nil if there is none.
 local function stored_order()
   local names = page.names
   while page_at > #names or is_met(names[page_at]) do
@@ -97,8 +98,8 @@ local function stored_order()
   return page.orders[page_at]
 end
 
---- The lane that comes next, as `stored_order` has found it: the line and the spec of its head, its name, its first members,
---- and the id of the first one.
+--- Return the next lane, as `stored_order` has found it: the line and the spec of its head, its name, its first
+--- members, and the id of the first one.
 local function stored_lane()
   local at = page_at
   if at > ahead.upto then
@@ -112,12 +113,12 @@ local function stored_lane()
   return ahead.lines[at - from], ahead.specs[at - from], page.names[at], page.members[at], page.heads[at]
 end
 
---- It was served; go on behind it.
+--- Go on to the lane after the one that was served.
 local function pass_stored()
   page_at = page_at + 1
 end
 
---- It becomes a lane like others.
+--- Make the next lane one that the call has met.
 local function meet_stored(order)
   local line, spec, name, members = stored_lane()
   head_member, head_line, head_spec = members[1], line, spec
@@ -126,8 +127,8 @@ local function meet_stored(order)
   return lane
 end
 
---- The line of a lane's first job, and its spec if it was read, too. Lines are read in steps that double, like those of
---- the plain lists.
+--- Return the line of a lane's first job, and its spec if it was read, too. Lines are read in steps that double, like
+--- those of the plain lists.
 local function line_of(lane, member)
   local members, at, lines = lane.members, lane.at, lane.lines
   if member == head_member then

@@ -1,7 +1,7 @@
---[[ plain_jobs: the plain jobs of a priority, in order: those that return, the list, those that join.
+--[[ plain_jobs: takes the plain jobs of a priority, in order: those that return, the list, those that join its tail.
 
-Entries of the list that lead nowhere (the job was cancelled, or came back by another entry) are passed over, `sweep_max`
-of them per call. Steps begin small and double, so that large payloads, which the byte bound leaves behind, are not read.
+Entries of the list without a job (it was cancelled, or came back by another entry) are skipped, `sweep_max` of them
+per call. Steps begin small and double, so that large payloads, which the byte bound leaves for later, are not read.
 
 Keys: state jobs ready
 Meta: ties
@@ -9,7 +9,8 @@ Later: tombstones
 Args: sweep_max
 Kept: FRESH FRESH_LINES FRESH_NAMED
 Uses: state(read_line count rank) stored_lines(waiting_line) claimed_jobs(take) sweep(swept_jobs)
-    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) plain_queue(is_plain_queue)
+    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits)
+    plain_queue(is_plain_queue)
 ]]
 
 local FRESH = {}     -- priority → the pattern of a value's first line…
@@ -19,7 +20,7 @@ local FRESH_NAMED = {}   -- …and that of the line of such a job that is unique
 local returning, joining, decided   -- what the sweep has made of plain jobs
 local lengths_by     -- by priority: entries of the lists
 local given = {}     -- ids that were given out from a list
-local skipped        -- entries that led nowhere
+local skipped        -- number of entries without a job
 local passed = {}    -- by priority: entries that leave the head of the list
 local left_heads = {}   -- by priority: jobs that return and are left behind, as `return_ready` takes them
 local left_tails = {}   -- by priority: ids of those that join
@@ -28,7 +29,7 @@ local has_left = false  -- whether there are any of either
 local source         -- the priority's sources, see `open_source`; nil if it has no plain jobs
 local entries, entry_lines, entry_specs   -- a page of its list…
 local entry          -- …and which of it comes next
-local entries_read   -- how many entries of the list were passed over or given out
+local entries_read   -- how many entries of the list were skipped or given out
 -- What `peek_plain` has found: its source, or nil, and the job: its id, spec, head and place in line, or its record.
 local next_kind, next_id, next_spec
 local next_job
@@ -103,7 +104,7 @@ local function by_age(a, b)
   return count(a, 'seq') < count(b, 'seq')
 end
 
---- Look how long the lists are, before anything is taken.
+--- Read the lengths of the lists, before any job is taken.
 local function open_lists()
   lengths_by = lengths(is_plain_queue())
   returning, joining, decided = swept_jobs()
@@ -135,7 +136,7 @@ local function open_source(priority)
   return true
 end
 
---- Whether the entry of the list that comes next leads to a job; if so it has been read.
+--- Whether the next entry of the list has a job; if so the job has been read.
 local function read_entry(most)
   if entry > #entries then
     local step = source.step
@@ -177,7 +178,7 @@ local function found_job(kind, job)
   return kind
 end
 
---- Read the plain job that comes next, into next_id and so on. `most` more can be used. Returns nil if there is none.
+--- Read the next plain job, into next_id and so on. `most` more can be used. Returns nil if there is none.
 local function peek_plain(most)
   if next_kind then
     return next_kind
@@ -204,7 +205,8 @@ local function peek_plain(most)
   return nil
 end
 
---- Go on behind it. Returns it: id, spec, head, place in line, its record, if it was read, and its line, if it has one.
+--- Return the job that was read, and go on to the next: id, spec, head, place in line, its record, if it was read,
+--- and its line, if it has one.
 local function pass_plain()
   local line
   if next_kind == 'list' then
@@ -254,12 +256,12 @@ local function take_run()
   entry, entries_read, next_kind = at, entries_read + at - entry, nil
 end
 
---- The task of the job that was found.
+--- Return the task of the job that was read.
 local function next_task()
   return next_job and next_job.task or next_head:match('^task=(%S+)')
 end
 
---- What stays behind in the sources of this priority: their number.
+--- Collect what is left in the sources of this priority. Returns how many jobs that are.
 local function close_source()
   local from, priority = source, source.priority
   local left = from.length - entries_read
@@ -282,7 +284,7 @@ local function close_source()
   return left
 end
 
---- Write where plain jobs stand.
+--- Write the plain lists.
 local function write_plain_jobs()
   for priority = 0, 3 do
     local gone, back, new = passed[priority], left_heads[priority], left_tails[priority]

@@ -1,5 +1,6 @@
---[[ plain_queue: whether a queue has nothing but plain jobs of the usual priority: no other list, no open lane, no cap. One command
-asks for all of that, where most queues have none of it. A key that does not exist is of no type, so that is checked, too.
+--[[ plain_queue: tells whether a queue has only plain jobs of the usual priority: no other list, no open lane, no
+cap. One command reads all of that, and most queues have none of it. A key that does not exist has no type, so the
+types are checked, too.
 
 Keys: ready open caps
 Meta: caps_by_task caps_by_key
@@ -14,7 +15,7 @@ local function reset()
   known = nil
 end
 
---- Whether it is. A queue whose facts speak of caps is not asked.
+--- Whether the queue is plain. Redis is not asked if the facts of the queue speak of caps.
 local function is_plain_queue()
   if known == nil then
     known = not facts.caps_by_task and not facts.caps_by_key and

@@ -3,12 +3,14 @@
 Keys: state caps
 Meta: caps_by_task
 Args: limit sweep_max
-Uses: meta(facts) call(now) state(read_line count) stored_lines(waiting_line) place(padded) scopes(acquire_all hold_all limits_in_force)
-    lane_names(base_of is_of_task id_of) lane_states(lane_of stand reorder first_known)
-    lane_opening(block_on moved_on) lane_members(put peek remove) lane_fair(is_fair finish_of serve_fairly)
-    sweep(rewrite) deadline(is_over) expiry(expire_here) claimed_jobs(take is_full taken)
+Uses: meta(facts) call(now) state(read_line count) stored_lines(waiting_line) place(padded)
+    scopes(acquire_all hold_all limits_in_force) lane_names(base_of is_of_task id_of)
+    lane_states(lane_of stand reorder first_known) lane_opening(block_on moved_on) lane_members(put peek remove)
+    lane_fair(is_fair finish_of serve_fairly) sweep(rewrite) deadline(is_over) expiry(expire_here)
+    claimed_jobs(take is_full taken)
     plain_jobs(open_source peek_plain pass_plain take_run close_source next_task next_seq next_head next_job)
-    open_lanes(count_stored stored_order meet_stored line_of) fresh_lines(fresh_head) fast_path(take_fast rejoin noted_first)
+    open_lanes(count_stored stored_order meet_stored line_of) fresh_lines(fresh_head)
+    fast_path(take_fast rejoin noted_first)
 ]]
 
 local moves                -- visits of lanes that gave no job, and jobs that were moved or have expired

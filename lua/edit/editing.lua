@@ -5,9 +5,10 @@ Meta: ties
 Later: sequence
 Args: each each_count by why
 Unread: ready scheduled expiring
-Uses: call(now) parts(run_parts) meta(facts fact set_fact) emit(emit quoted) state(count rank write_line) unqueue(unqueue)
-    line_tail(join_line write_line_tails) ready(return_ready) lane_states(lane_of) lane_members(put) lane_write(check_lanes write_lanes)
-    deadline(note_deadline) due(earliest_due) wake(wake_needed) digits(digits) batch(call_many) jobs_by_id(decide_by_id)
+Uses: call(now) parts(run_parts) meta(facts fact set_fact) emit(emit quoted) state(count rank write_line)
+    unqueue(unqueue) line_tail(join_line write_line_tails) ready(return_ready) lane_states(lane_of) lane_members(put)
+    lane_write(check_lanes write_lanes) deadline(note_deadline) due(earliest_due) wake(wake_needed) digits(digits)
+    batch(call_many) jobs_by_id(decide_by_id)
 ]]
 
 local new_priority, new_rank, due_at, deadline   -- what the call asks for; nil for what stays as it is

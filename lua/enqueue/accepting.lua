@@ -17,10 +17,11 @@ Meta: sequence caps_by_task ties remembers
 Args: by spec_max
 Unread: state
 Lists: keeping
-Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
-    lane_assignment(lane_for kept_out) lane_states(lane_of meet_lanes) lane_members(put) ids(is_id ID_LENGTH)
-    lane_write(check_lanes write_lanes) line_tail(tail_of write_line_tails) due(earliest_due) wake(wake_needed) deadline(note_deadline)
-    name_requests(want_name read_holders kept_by take_name) id_overdue(expire_overdue) results(keeps_results)
+Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted)
+    array(rest_of_array) lane_assignment(lane_for kept_out) lane_states(lane_of meet_lanes) lane_members(put)
+    ids(is_id ID_LENGTH) lane_write(check_lanes write_lanes) line_tail(tail_of write_line_tails) due(earliest_due)
+    wake(wake_needed) deadline(note_deadline) name_requests(want_name read_holders kept_by take_name)
+    id_overdue(expire_overdue) results(keeps_results)
     idempotency(want_memory read_remembered refuse_full same_or_not memory_of take_id note_same is_taken_id is_id_remembered knows_ids plain_digest has_calls)
     batch(call_many read_many)
 ]]

@@ -1,16 +1,16 @@
---[[ lane_assignment: the lane of a job whose producer names none, and whether a full scope keeps a job out.
+--[[ lane_assignment: finds the lane of a job whose producer names none, and whether a full scope keeps a job out.
 
 Keys: caps waiting
 Uses: scopes(scope_of held_in) lane_states(lane_of)
 ]]
 
-local capped_tasks   -- task's scope → whether the task has a cap, as far as it was read; nil: not asked yet
+local capped_tasks   -- the task's scope → whether the task has a cap, for those that were read; nil: none was
 
 local function reset()
   capped_tasks = nil
 end
 
---- The lane of a job whose producer knows of no cap on its task, if there is one by now; else empty.
+--- Return the lane of a job whose producer knows of no cap on its task, if the task has a cap by now; else empty.
 local function lane_for(kind)
   local task = kind.task
   capped_tasks = capped_tasks or {}
@@ -20,7 +20,7 @@ local function lane_for(kind)
   return capped_tasks[task] and kind.priority .. '+' .. task or ''
 end
 
---- How many wait in a lane, with those of this call. `waits` is how many Redis has.
+--- Return how many jobs wait in a lane, with those of this call.
 local function waiting_in_lane(lane)
   if not lane.waits then
     lane.waits = redis.call('ZLEXCOUNT', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}')
@@ -28,7 +28,8 @@ local function waiting_in_lane(lane)
   return lane.waits + (lane.added and #lane.added or 0)
 end
 
---- Which rule keeps a job out: its kind, the scope or the lane that is full, and how many it takes; nil if none does.
+--- Return the rule that keeps a job out: its kind, the scope or the lane that is full, and its cap; nil if no rule
+--- does.
 local function kept_out(name, rules)
   local lane = lane_of(name)
   -- %f: from the beginning of a word only. Else Lua would look for a rule from every letter of a long one on.

@@ -1,32 +1,34 @@
---[[ name_requests: which of a call's jobs may have the names that they ask for, and which jobs they replace.
+--[[ name_requests: decides which jobs of a call get the names that they ask for, and which jobs they replace.
 
-A job whose name another one holds is not accepted. But if its kind says `replace`, and the other one waits, was never claimed and holds no name
-until an instant, that one leaves, and the new job is in its place. Of several such jobs of one call with one name, the last one that is sure
-to be accepted is: one whose id no other job has had, and that no rule of a full scope may keep out. The others are held by it. A job that
-this call replaces leaves its id to later records, unless that is remembered.
+A job whose name another job holds is not accepted. But if its kind says `replace`, and the other job waits, was never
+claimed and holds no name until an instant, the other job is removed, and the new job takes its place. If several such
+jobs of one call have one name, the last one that is sure to be accepted gets it: one whose id no other job has had,
+and that no rule of a full scope may keep out. The others are held by it. A job that this call replaces leaves its id
+to later records, unless the id is remembered.
 
-A job whose kind says `after` is due so long after the call, so each replacement puts it off, but not beyond what the line of the
-replaced one says of the latest. From then on a replacement takes the old job's place in line: else calls that come faster than
-workers would put the job off for ever.
+A kind with `after` delays its job by that time from the call, so each replacement postpones the job, but not beyond
+the latest instant in the line of the replaced job. From then on a replacement takes the old job's place in line:
+otherwise calls that come faster than workers would postpone the job for ever.
 
-A job that waits and whose deadline is over holds its name from no job (see include/names/name_overdue).
+A job that waits past its deadline does not keep its name from another job (see include/names/name_overdue).
 
-The list `wanted` has by record the field of `slots` for its name, `digests` and `names` what its digest is made of; `asked`
-has who holds each of these fields, `taken` fields and ids of the names that are taken, `replaced` what the event says of each job that
-is replaced, `lapsed` the fields whose instant is over, `overdue` by field the ids and records of jobs that are to yield, `last` the record that
-gets a field of those that replace, `deferred` the fields for which one has given way to that, `fronts` by priority the ids and places of
-plain jobs that have the place of one that they replaced.
+The list `wanted` has by record the field of `slots` for its name, `digests` and `names` the two parts of its digest;
+`holders` has who holds each of these fields, `waiting` the records of holders that may be replaced, by id, `taken`
+fields and ids of the names that are taken, `replaced` what the event says of each job that is replaced, `lapsed` the
+fields whose instant is over, `overdue` by field the ids and records of jobs that yield, `last` the record that gets a
+field among those that replace, `deferred` the fields for which a record has given way to that one, `fronts` by
+priority the ids and places of plain jobs that take the place of a job that they replaced.
 
 Keys: slots state
 Lists: deferred digests fronts holders lapsed last names overdue replaced taken waiting wanted
-Uses: call(now now_text) parts(list_of) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) removal(end_job)
-    unqueue(unqueue) deadline(note_coming note_over) digits(digits) ready(return_ready) idempotency(note_replaced leave_id has_left) emit(emit)
-    name_overdue(is_yielding yield_name)
+Uses: call(now now_text) parts(list_of) batch(call_many read_many) names(name_field name_mark holder_in)
+    state(read_line) removal(end_job) unqueue(unqueue) deadline(note_coming note_over) digits(digits)
+    ready(return_ready) idempotency(note_replaced leave_id has_left) emit(emit) name_overdue(is_yielding yield_name)
 ]]
 
 local lists = {}
 
---- A record asks for the name that stands behind its digest. False if none stands there.
+--- Note the name that a record asks for, which follows its digest. False if there is none.
 local function want_name(i, digest)
   local plain, name = digest:match('^(%x+) ([%w_.:~%%/=,-]+)$')
   if not plain then
@@ -37,7 +39,8 @@ local function want_name(i, digest)
   return true
 end
 
---- Read who holds the names that are wanted. Returns the jobs that hold one with no instant, and the names, by job.
+--- Read who holds the names that are asked for. Returns the jobs that hold one with no instant, and the names, by
+--- job.
 local function read_names(size)
   local wanted, held_by, fields, names = lists.wanted, list_of(lists, 'holders'), {}, {}
   local lasting, name_of = {}, {}
@@ -65,7 +68,8 @@ local function read_names(size)
   return lasting, name_of
 end
 
---- Read who holds the names, and what may be replaced. `kind_if_sure(i)` is the kind of record i; nil if its id may be another job's.
+--- Read who holds the names, and which jobs may be replaced. `kind_if_sure(i)` is the kind of record i; nil if
+--- another job may have its id.
 local function read_holders(size, kind_if_sure)
   local wanted = lists.wanted
   if not wanted then
@@ -92,7 +96,8 @@ local function read_holders(size, kind_if_sure)
   end
 end
 
---- Who keeps the name of a record's job from it; nil if it may have the name. `ids` are those of the records.
+--- Return the job that keeps the name from a record's job; nil if it may have the name. `ids` are those of the
+--- records.
 local function kept_by(i, kind, ids)
   local field = lists.wanted[i]
   local holder, last = lists.holders[field], lists.last[field]
@@ -109,8 +114,9 @@ local function kept_by(i, kind, ids)
   return nil
 end
 
---- A record's job is accepted: it takes its name. Returns its digest, its name, and until when that stands, as its line says it; when
---- the job is due, if its kind says `after`; and the id of the job that it replaces, and the place in line that it has from it, if any.
+--- Give an accepted job its name. Returns its digest, its name, and until when it holds that, as its line says it;
+--- when the job is due, if its kind says `after`; and the id of the job that it replaces, and the place in line that
+--- it gets from it, if any.
 local function take_name(i, id, kind, lane)
   local field, name = lists.wanted[i], lists.names[i]
   local old, place = lists.holders[field] or nil, nil
@@ -160,8 +166,8 @@ local function append(actor)
   emit('replaced', now_text, actor, lists.replaced)
 end
 
---- Write the names, and the plain jobs that have the places of those that they replaced: each goes to the head of its list, since
---- its place is older than those at the tail.
+--- Write the names, and the plain jobs that take the places of those that they replaced: each goes to the head of its
+--- list, since its place is older than those at the tail.
 local function write()
   call_many('HSET', slots, lists.taken)
   for priority = 0, lists.fronts and 3 or -1 do

@@ -4,11 +4,11 @@ Keys: jobs state scheduled dead expiring results
 Meta: sequence remembers
 Args: each each_count by why
 Unread: jobs dead expiring
-Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed) lane_states(meet_lanes)
-    lane_write(check_lanes write_lanes) line_tail(join_line write_line_tails) removal(end_job) name_requeue(is_name_held retake_name)
-    names(holds_name) unqueue(unqueue) deadline(note_deadline)
-    due(earliest_due) dead_index(index_dead unindex_dead) wake(wake_needed) batch(call_many) stored_lines(read_lines) baseline_of(baseline_of)
-    results(keep_line) idempotency(read_remembered take_id is_id_remembered)
+Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed)
+    lane_states(meet_lanes) lane_write(check_lanes write_lanes) line_tail(join_line write_line_tails) removal(end_job)
+    name_requeue(is_name_held retake_name) names(holds_name) unqueue(unqueue) deadline(note_deadline)
+    due(earliest_due) dead_index(index_dead unindex_dead) wake(wake_needed) batch(call_many) stored_lines(read_lines)
+    baseline_of(baseline_of) results(keep_line) idempotency(read_remembered take_id is_id_remembered)
 ]]
 
 local held           -- by record: the line of the job that has its id, if one is alive

@@ -1,4 +1,4 @@
---[[ lane_states: the lanes that a call has met, and where each stands: open, blocked on a scope, or nowhere.
+--[[ lane_states: holds the lanes that a call has met, and whether each is open, blocked on a scope, or neither.
 
 All of it is decided in Lua; `write_lanes` writes it in the end.
 
@@ -9,7 +9,7 @@ Uses: batch(read_many) heap(heap_push heap_pop) lane_names(shape_of) wake(wake_n
 local known_lanes = {}    -- name → lane
 local lane_list = {}      -- the same lanes in the order in which they were met
 local blocked_here = {}   -- scope → lanes of this call that are, or were, blocked on it
-local open_lanes = {}     -- a heap; entries whose lane has moved on are passed over
+local open_lanes = {}     -- a heap; entries whose lane has moved on are skipped
 local front               -- an open lane that is not in the heap: the last one that came, since it is often the next one
 
 local function reset()
@@ -54,7 +54,7 @@ local function first_blocked_here(on, best)
   return first
 end
 
---- An open lane stands at its order.
+--- Put an open lane into its order.
 local function stand(lane)
   if front and front ~= lane then
     heap_push(open_lanes, front.order, front)
@@ -98,8 +98,8 @@ local function reorder(lane, order)
   end
 end
 
---- Take note of a lane, and of where it stands so far: `open`, `blocked` on a scope, or nowhere (nil). `text` is its order,
---- `order` the same as a number.
+--- Add a lane, and its state so far: `open`, `blocked` on a scope, or neither (nil). `text` is its order, `order` the same
+--- as a number.
 local function meet_lane(name, where, on, text, order)
   -- No more than 16 fields: a table that grows beyond that costs as much as three.
   local lane = {

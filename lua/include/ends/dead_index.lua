@@ -1,4 +1,4 @@
---[[ dead_index: where jobs stop for good, until they are requeued or their retention ends.
+--[[ dead_index: writes the index of dead jobs, and when their retention ends.
 
 Keys: dead expiring
 Unread: dead expiring
@@ -11,7 +11,7 @@ local function check_dead()
   check_keys()
 end
 
---- Index jobs that died at `at`.
+--- Add jobs that died at `at` to the index.
 local function index_dead(ids, at)
   local deaths, deadlines = {}, {}
   for i = 1, #ids do
@@ -23,7 +23,7 @@ local function index_dead(ids, at)
   call_many('ZADD', expiring, deadlines)
 end
 
---- Remove jobs from the index of the dead.
+--- Remove jobs from the index, which are requeued or removed.
 local function unindex_dead(ids)
   local marks = {}
   for i = 1, #ids do

@@ -1,4 +1,4 @@
---[[ death: jobs that die, and stay in Redis as dead ones, see include/ends/dead_index. No other file lets a job die.
+--[[ death: marks jobs as dead; they stay in Redis, see include/ends/dead_index. No other file makes a live job dead.
 
 Later: dead_retention_ms
 Lists: died
@@ -7,7 +7,7 @@ Uses: call(now) parts(list_of) meta(read_now) dead_index(check_dead index_dead) 
 
 local lists = {}
 
---- A job dies, for this reason: its record says so, and the caller writes its line.
+--- Mark a job as dead, for this reason, in its record; the caller writes its line.
 local function mark_dead(id, job, why)
   job.state, job.reason = 'dead', why
   read_now('dead_retention_ms')

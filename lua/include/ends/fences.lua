@@ -1,21 +1,21 @@
---[[ fences: who may end a claim, and the refusals that are audited.
+--[[ fences: decides who may end a claim, and logs refusals.
 
-It takes the fence and the worker. A fence alone may be given twice: a snapshot that is loaded a second time, by a clock that
-is behind, may begin an epoch that the workers of its first life have seen.
+It compares the fence and the worker. A fence alone may be given twice: a snapshot that is loaded a second time, by a
+clock that is behind, may begin an epoch that the workers of its first life have seen.
 
 Keys: state jobs
 Args: each each_count column worker
 Uses: emit(emit) batch(read_many)
 ]]
 
---- What the line of a job says that this worker holds under this fence.
+--- Return what a job's line says if this worker holds it under this fence.
 local function mark_of(fence)
   return ' fence=' .. fence .. ' by=' .. worker .. ' '
 end
 
---- Why this worker may not settle a job with this line: `gone`, or `stale` if its claim is not in force; nil if it may. Only
---- a claimed job's line has a fence. A job without a line waits, and its id may be one that was used before. A line that is longer
---- than scripts write is kept as it is, for the doctor.
+--- Return why this worker may not settle a job with this line: `gone`, or `stale` if its claim is not in force; nil
+--- if it may. Only a claimed job's line has a fence. A job without a line waits, and its id may have been used
+--- before. A line that is longer than scripts write is kept as it is, for the doctor.
 local function refusal_of(id, line, fence)
   if not line then
     return redis.call('HEXISTS', jobs, id) == 1 and 'stale' or 'gone'
@@ -25,9 +25,9 @@ local function refusal_of(id, line, fence)
   return nil
 end
 
---- Read the state lines of this call's records (id, fence, …). Returns one line or false per record; why each false one is
---- refused; the ids and fences; and a table whose keys are the ids of the others. A record that names a job a second time finds
---- it gone.
+--- Read the state lines of this call's records (id, fence, …). Returns one line or false per record; why each false
+--- one is refused; the ids and fences; and a table whose keys are the ids of the others. A record that names a job a
+--- second time finds it gone.
 local function read_held()
   local ids, fences, held, refusals, seen = column(1), column(2), {}, {}, {}
   local lines = read_many(state, ids)
@@ -46,8 +46,8 @@ local function read_held()
   return held, refusals, ids, fences, seen
 end
 
---- Append one event for all refused records: `refusals` are the reasons, by record; nil if there are none. `outcome` is what
---- the worker presented.
+--- Append one event for all refused records: `refusals` are the reasons, by record; nil if there are none. `outcome`
+--- is what the worker reported.
 local function emit_refused(refusals, outcome, at, by)
   if not refusals or not next(refusals) then
     return

@@ -1,26 +1,25 @@
---[[ outcomes: where jobs go whose claim ends without success. What is decided is collected here, so that everything is
+--[[ outcomes: ends claims that failed or were given back, and moves their jobs to where they belong. Everything is
 checked and decided before the first write.
 
 Keys: jobs state ready scheduled leases
 Args: each each_count worker
 Unread: jobs ready
-Uses: call(now) parts(run_parts) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
-    lane_states(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) removal(end_job) death(mark_dead)
-    deadline(note_deadline) wake(wake_needed) batch(call_many read_many)
-    queue_cap(wake_if_below_cap) emit(emit)
+Uses: call(now) parts(run_parts) state(read_line write_line count rank drop_claim) fences(read_held emit_refused)
+    ready(return_ready) lane_states(lane_of) lane_members(put) lane_opening(note_release free_places)
+    lane_write(check_lanes write_lanes) due(earliest_due) removal(end_job) death(mark_dead) deadline(note_deadline)
+    wake(wake_needed) batch(call_many read_many) queue_cap(wake_if_below_cap) emit(emit)
 ]]
 
-local ended        -- ids whose claim is over
-local broken       -- those that died of an error
-local errors       -- which error, each
+local ended        -- ids whose claim ends
+local broken       -- ids of jobs that died of an error
+local errors       -- their errors
 local causes       -- their ids and values in `jobs`
 local lines        -- ids and lines of all that stay
 local due          -- due times and members of `scheduled` of those that wait
 local returning    -- by priority: {id, seq} of those that return to a plain list
 local next_due     -- when the first scheduled member was due before
 
-local ERROR_MAX = 16384   -- bytes of an error that are kept where the job stands; a longer one is in the log alone
+local ERROR_MAX = 16384   -- bytes of an error that Redis keeps with the job; a longer one is in the log alone
 
 local function reset()
   ended, lines, due, next_due = {}, {}, {}, nil
@@ -36,7 +35,7 @@ local function write_later(id, job, name)
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
 end
 
---- It waits for a moment. Returns when.
+--- Schedule a job. Returns when it is due.
 local function make_scheduled(id, job, delay_ms)
   job.due = now + delay_ms
   due[#due + 1], due[#due + 2] = job.due, 'job|' .. id
@@ -47,7 +46,7 @@ local function make_scheduled(id, job, delay_ms)
   return job.due
 end
 
---- Back to its place in line, or, with a delay, to those that wait for a moment. Returns when it is due, or 'null'.
+--- Put a job back to its place in line, or, with a delay, into `scheduled`. Returns when it is due, or 'null'.
 local function make_ready(id, job, delay_ms)
   if delay_ms > 0 then
     return make_scheduled(id, job, delay_ms)
@@ -63,16 +62,16 @@ local function make_ready(id, job, delay_ms)
   return 'null'
 end
 
---- An error, as JSON, without its traceback if it is too long with that; nil if there is none, or it is too long all the same. The
---- event has all of it.
+--- Return an error as JSON, without its traceback if it is too long with that; nil if there is none, or it is still
+--- too long. The event has all of it.
 local function brief(failure)
   local at = #failure > ERROR_MAX and failure:find(', "traceback": "', 1, true)
   local said = at and failure:sub(1, at - 1) .. '}' or failure
   return said ~= 'null' and #said <= ERROR_MAX and said:gsub('[\r\n]', ' ') or nil
 end
 
---- What jobs died of stands on the first line of their values in `jobs`, before the JSON, in the place of how they waited at
---- first: `state` holds by now.
+--- Read the values in `jobs` of jobs that died, and put the error before the JSON, on the first line. That line said
+--- how the job waited at first, which `state` says by now.
 local function read_causes()
   local values = read_many(jobs, broken)
   for i = 1, #broken do
@@ -94,8 +93,8 @@ local function make_dead(id, job, why, failure)
   write_later(id, job, 'dead')
 end
 
---- End the claims that this call's records name. `decide(i, job)` makes the job of record i ready or dead; it is not asked
---- about a job that was to be cancelled. Returns the answer, refusals by record, and the events of cancelled jobs.
+--- End the claims of this call's records. `decide(i, job)` makes the job of record i ready or dead; it is not called
+--- for a job that was to be cancelled. Returns the answer, refusals by record, and the events of cancelled jobs.
 local function end_claims(decide)
   local held, refusals = read_held()
   check_keys()
@@ -131,7 +130,7 @@ local function end_claims(decide)
   return answer, refusals, cancelled
 end
 
---- Write all that, after the script's own events. `what` is what the worker said of the claims that are refused.
+--- Write all that, after the script's own events. `what` is what the worker reported of the claims that are refused.
 local function write_outcomes(what, refusals, cancelled)
   run_parts('append', worker)
   emit('cancelled', now, worker, cancelled)

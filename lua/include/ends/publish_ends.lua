@@ -1,18 +1,18 @@
---[[ publish_ends: those who wait for ends of jobs are told which have ended, on the channel `ended` of the queue, a channel of its slot.
+--[[ publish_ends: publishes the ids of ended jobs on the queue's channel `ended`, for clients that wait.
 
-A message is ids with spaces between them, and says no more than: look at these. It comes while the fact `awaited`, which `listen` sets,
-says that a client waits; other queues compare a fact that they have, and that is all.
+A message is ids with spaces between them, and only says: look at these jobs. Scripts publish while the fact
+`awaited`, which `listen` sets, is in the future. In other queues they compare one fact, and that is all.
 
-It comes after the first write, so it must not fail, not even where the server's configuration has renamed SPUBLISH. Redis notes each
-publish that is denied in its ACL LOG, so a worker whose user lacks the channel is asked for its right before it publishes; who waits then
-finds the end with the next look.
+It runs after the first write, so it must not fail, not even where the server's configuration has renamed SPUBLISH.
+Redis notes each publish that is denied in its ACL LOG, so a script first asks whether the worker's user may publish;
+if not, a client that waits finds the end when it looks next.
 
 Keys: meta
 Meta: awaited
 Uses: call(now) meta(facts fact)
 ]]
 
---- Tell that these jobs have ended, if there are any. It has to be called after they were written.
+--- Publish the ids of these jobs, if there are any. The caller has written their ends before.
 local function publish_ends(ids)
   if facts.awaited and ids and #ids > 0 and fact('awaited') > now then
     local channel = meta:sub(1, -5) .. CHANNEL

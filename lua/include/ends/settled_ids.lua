@@ -1,5 +1,5 @@
---[[ settled_ids: which claims end in this call because their holder says so. `state` still shows them as claimed while the call
-reads, so what looks at claims besides leaves these alone. ]]
+--[[ settled_ids: notes which claims the worker itself ends in this call. `state` still shows them as claimed while
+the call reads, so other code that looks at claims skips them. ]]
 
 local settled   -- id → anything; nil: there are none
 
@@ -7,12 +7,12 @@ local function reset()
   settled = nil
 end
 
---- The claims of these jobs end: ids are the keys of the table.
+--- Note the jobs whose claims end; their ids are the table's keys.
 local function note_settled(ids)
   settled = ids
 end
 
---- Whether the claim of this job ends otherwise.
+--- Whether the worker ends the claim of this job in this call.
 local function is_settled(id)
   return settled ~= nil and settled[id] ~= nil
 end

@@ -1,4 +1,4 @@
---[[ success: holders of claims report success. The jobs leave Redis; their history is in the outbox.
+--[[ success: ends the claims of jobs that succeeded. The jobs leave Redis; their history is in the outbox.
 
 Most reports are of one job, from workers with one place: that one is decided and written without the tables of many.
 
@@ -16,7 +16,7 @@ local function reset()
   done, events, refusals = nil, nil, nil
 end
 
---- Decide about a call's only record.
+--- Decide the call's only record.
 local function decide_one()
   local id, fence = each(1)
   local line = redis.call('HGET', state, id)
@@ -34,8 +34,8 @@ local function decide_one()
   return 1, {}
 end
 
---- Decide about this call's records, and note the places that become free. Returns how many claims end, and the answer: the
---- ids that are refused, and why. The type of `jobs` is left to the script: a claim reads it anyhow.
+--- Decide this call's records, and note the places that become free. Returns how many claims end, and the answer: the
+--- refused ids, and why. The type of `jobs` is left to the script: a claim reads it anyhow.
 local function decide_success()
   if each_count == 1 then
     return decide_one()

@@ -1,21 +1,22 @@
---[[ stored_lines: where jobs stand, by `state` and `jobs` together.
+--[[ stored_lines: reads the state lines of jobs, from `state` or from `jobs`.
 
-A plain job that has done nothing but wait since it was enqueued has no line in `state`, unless its JSON is long. What its
-line would say stands on the first line of its value in `jobs`, before the JSON; it stays there when the job does more, and
-`state` holds from then on. A job that dies of an error has that error there instead (include/ends/outcomes), also when it
+A plain job that has only waited since it was enqueued has no line in `state`, unless its JSON is long. What its line
+would say is the first line of its value in `jobs`, before the JSON. It stays there when the job goes on, and from
+then on `state` counts. A job that dies of an error has that error there instead (include/ends/outcomes), also when it
 is requeued.
 
 Keys: state jobs
 Uses: batch(read_many)
 ]]
 
---- What the state line of a job without one says, from its value in `jobs`; nil if the value is not that of such a job.
+--- Return the state line of a job that has none in `state`, from its value in `jobs`; nil if the value is not that of
+--- such a job.
 local function waiting_line(value)
   local head = value and value:match('^(task=[^\n]*)\n')
   return head and 'ready ' .. head
 end
 
---- The state lines of jobs, in order; false for a job that Redis does not have.
+--- Return the state lines of jobs, in order; false for a job that Redis does not have.
 local function read_lines(ids)
   local lines = read_many(state, ids)
   local absent, places = {}, {}

@@ -1,7 +1,8 @@
---[[ name_requeue: jobs that come back, requeued or restored, take the names again that they are to hold. One whose name another job holds
-does not come back, unless that one yields it (see include/names/name_overdue).
+--[[ name_requeue: gives a requeued or restored job its name again, if it is to hold it. A job whose name another job
+holds does not come back, unless that one yields the name (see include/names/name_overdue).
 
-The list `retaken` has fields of `slots` and their values, `unmarked` members of `expiring` of names whose instant was over.
+The list `retaken` has fields of `slots` and their values, `unmarked` the members of `expiring` of names that had an
+instant before and have none now.
 
 Keys: slots expiring state
 Lists: retaken unmarked
@@ -11,13 +12,13 @@ Uses: call(now) parts(list_of) batch(call_many) names(name_field name_mark holde
 
 local lists = {}
 local taken_here   -- field → the job that takes that name in this call; nil: there are none
-local overdue      -- the job that yields the name which was asked for last, its id and record; nil: none does
+local overdue      -- id and record of the job that yields the name which was asked for last; nil: none does
 
 local function reset()
   taken_here, overdue = nil, nil
 end
 
---- Whether another job holds the name that this one is to hold. `job` is its record, as it comes back.
+--- Whether another job holds the name that this job is to hold. `job` is its record, as it comes back.
 local function is_name_held(id, job)
   overdue = nil
   if not holds_name(job, now) then
@@ -36,7 +37,7 @@ local function is_name_held(id, job)
   return holder ~= nil and holder ~= id
 end
 
---- A job comes back, and takes its name, if it is to hold it. `is_name_held` was asked just before.
+--- Give a job that comes back its name, if it is to hold it. The caller has just asked `is_name_held`.
 local function retake_name(id, job)
   local holds, ends = holds_name(job, now)
   if not holds then
@@ -57,7 +58,7 @@ local function retake_name(id, job)
   end
 end
 
---- It comes before the deadlines: an instant may be set anew.
+--- Runs before `deadline` writes: an instant may be set anew.
 local function write()
   call_many('HSET', slots, lists.retaken)
   call_many('ZREM', expiring, lists.unmarked)

@@ -1,10 +1,11 @@
---[[ names: the names of unique jobs. `slots` says which job holds a name, and until when, if an instant is set. A job takes its name
-when it is accepted, and a retry never takes it again. Its line says until when the name stands (`stands`): `claim:MS`, until
-its first claim, for which it is ready by MS at the latest; `until:MS`, until that instant (Unix ms), whatever becomes of the job;
-without it, until the job ends, however often it is retried.
+--[[ names: holds and frees the names of unique jobs. A field of `slots` says which job holds a name, and until when,
+if an instant is set. A job takes its name when it is accepted, and a retry never takes it again. The field `stands`
+of its line says until when the name is held: `claim:MS`, until its first claim, for which it is ready by MS at the
+latest; `until:MS`, until that instant (Unix ms), whatever becomes of the job; without it, until the job ends, however
+often it is retried.
 
-The list `named` has fields of `slots` for the names of jobs that end, `named_ids` the ids of these, and `freed` those of these fields whose
-names the jobs hold: a name may be another job's by now.
+The list `named` has the fields of `slots` for the names of jobs that end, `named_ids` the ids of these jobs, and
+`freed` those of the fields whose names these jobs still hold: another job may hold a name by now.
 
 Fact: ties
 Field: unique
@@ -15,17 +16,19 @@ Uses: parts(list_of) batch(call_many read_many)
 
 local lists = {}
 
---- The field of `slots` that says who holds a name. (The name of a slot has no slash, and that of a job has one.)
+--- Return the field of `slots` that says who holds a name. (The name of a slot has no slash, and that of a job has
+--- one.)
 local function name_field(name)
   return 'unique|' .. name
 end
 
---- The member of `expiring` at the instant until which a name stands.
+--- Return the member of `expiring` at the instant until which a name is held.
 local function name_mark(name)
   return 'name|' .. name
 end
 
---- The job that holds a name, by what the field has; nil if there is none (any more), whether the field was swept or not.
+--- Return the job that holds a name, by the value of its field; nil if no job holds it (any more), whether the field
+--- was swept or not.
 local function holder_in(value, at)
   if not value then
     return nil
@@ -37,7 +40,7 @@ local function holder_in(value, at)
   return value
 end
 
---- Whether a job whose record this is holds its name, and until which instant, if one is set.
+--- Whether a job with this record holds its name, and until which instant, if one is set.
 local function holds_name(job, at)
   if not job.unique then
     return false
@@ -49,7 +52,7 @@ local function holds_name(job, at)
   return job.state ~= 'dead' and not (how == 'claim' and job.claim)
 end
 
---- A job that has this name gives it up.
+--- A job with this name ends: note to free the name.
 local function decide(id, name)
   local named, ids = lists.named, lists.named_ids
   if not named then
@@ -59,7 +62,7 @@ local function decide(id, name)
   return true
 end
 
---- A job is claimed for the first time. It gives up a name that stands until then.
+--- A job is claimed for the first time: free its name if that is held only until then.
 local function give_up_name(id, job)
   if job.stands and job.stands:sub(1, 6) == 'claim:' then
     decide(id, job.unique)

@@ -1,20 +1,22 @@
---[[ idempotency: ids that a producer may repeat (see include/results/results). A job whose id is remembered is a duplicate, though the job
-that had the id has ended; and a call with such an id is the same one only if task and arguments are.
+--[[ idempotency: answers repeated calls: an id that is remembered (see include/results/results) is a duplicate,
+although its job has ended; and the call is the same only if task and arguments are.
 
-`remember` of a kind is how long ids are remembered, in ms from now. Behind the digest of such a record stands ` =` and what its call is compared by, 32 hex
-digits, or nothing: it is not compared. The lists `calls` and `plain` have both by record; `remembered` has by record what `results`
-says of an id that is remembered, `stale` the same of one that no longer is, `alive` the lines of jobs that are alive; `left` has the ids
-that jobs give up in this call, `noted` what the call has noted of others that are not accepted.
+`remember` of a kind says for how long its ids are remembered, in ms from now. The digest of such a record is followed
+by ` =` and the call's digest, 32 hex digits, or nothing if calls are not compared. The lists `calls` and `plain` have
+both digests by record; `remembered` has by record the line in `results` of an id that is remembered, `stale` the line
+of one that no longer is, `alive` the lines of jobs that are alive; `left` has the ids that jobs give up in this call,
+`noted` by id which job stands for it since this call.
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
 Lists: alive calls left noted plain remembered stale
-Uses: call(now now_text) parts(list_of) meta(fact) batch(read_many) results(keep_line keep_outcome drop_line forget_line once_in)
+Uses: call(now now_text) parts(list_of) meta(fact) batch(read_many)
+    results(keep_line keep_outcome drop_line forget_line once_in)
 ]]
 
 local lists = {}
 
---- What a record's own digest is, without what its call is compared by; nil if that is invalid.
+--- Take the call's digest off a record's digest. Returns the rest; nil if the digest is invalid.
 local function want_memory(i, digest)
   local plain, call_digest = digest:match('^(.*) =(%x*)$')
   if plain then
@@ -49,7 +51,8 @@ local function read_remembered(ids, live)
   end
 end
 
---- The reply to a call that would have more remembered than the queue may; else nil. What is remembered already is answered at the bound, too.
+--- Return the reply to a call that would have the queue remember more than its bound; else nil. Ids that are
+--- remembered already are answered at the bound, too.
 local function refuse_full(live)
   if not lists.calls then
     return nil
@@ -67,12 +70,12 @@ local function refuse_full(live)
   return nil
 end
 
---- A job leaves its id to later records of this call.
+--- A job gives up its id: later records of this call may take it.
 local function leave_id(id)
   list_of(lists, 'left')[id] = true
 end
 
---- Whether a job has left its id in this call.
+--- Whether a job has given up its id in this call.
 local function has_left(id)
   return lists.left ~= nil and lists.left[id] ~= nil
 end
@@ -87,12 +90,13 @@ local function knows_ids()
   return lists.any == true
 end
 
---- What a record's own digest is without what its call is compared by, which want_memory has taken off.
+--- Return a record's digest without the call's digest, which want_memory has taken off.
 local function plain_digest(i)
   return lists.plain[i]
 end
 
---- Whether a record's id may not be had, alive or not: it is remembered, or this call has noted it of another job; and what is noted of it.
+--- Whether a record may not have its id: a job that is alive has it, or it is remembered, or this call has noted it
+--- of another job; and what is noted of it.
 local function is_taken_id(i, id, is_live)
   if not lists.any then
     return is_live, nil
@@ -106,9 +110,10 @@ local function has_calls()
   return lists.calls ~= nil
 end
 
---- What becomes of a record whose id is taken: its outcome, and the job that stands if it has another id. `first` is the record of this call
---- that took the id, if one did; `noted` is what this call has noted of it, if anything: the job that stands for it, and the
---- record that asked for it, unless that job has replaced it.
+--- Return what becomes of a record whose id is taken: its outcome, and the job that stands for the id, if that has
+--- another id. `first` is the record of this call that took the id, if one did; `noted` is what this call has noted
+--- of the id, if anything: the job that stands for it, and the record that asked for it, unless that job has replaced
+--- it.
 local function same_or_not(i, first, noted)
   local calls, remembered, alive = lists.calls or {}, lists.remembered or {}, lists.alive or {}
   local line = remembered[i] or alive[i]
@@ -126,8 +131,8 @@ local function same_or_not(i, first, noted)
   return 'duplicate', '-'
 end
 
---- What the line of an accepted job says of its memory; and what its event does, as JSON: until when, and what its call is compared by, if it
---- is. `window` is in ms.
+--- Return the fields of an accepted job's line about its id; and what its event says, as JSON: until when the id is
+--- remembered, and the call's digest, if calls are compared. `window` is in ms.
 local function memory_of(i, window)
   local once, call_digest = now + window, lists.calls[i]
   if call_digest == '' then
@@ -136,7 +141,7 @@ local function memory_of(i, window)
   return ' once=' .. once .. ' call=' .. call_digest, once, '"' .. call_digest .. '"'
 end
 
---- A job of this id is accepted, so what was known of another one is forgotten.
+--- A job with this id is accepted: forget what was known of the job before.
 local function take_id(i, id)
   local line = lists.stale and lists.stale[i]
   if line then
@@ -157,7 +162,7 @@ local function note_replaced(old, job, id)
   end
 end
 
---- Another job stands in the place of a record's, which has its name; it stands for this id, too.
+--- Another job, which has the name of a record, stands in its place; it stands for its id, too.
 local function note_same(i, id, holder, window)
   local noted = list_of(lists, 'noted')
   if lists.calls[i] and not noted[id] then

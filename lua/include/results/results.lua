@@ -1,51 +1,59 @@
---[[ results: ids that outlive their jobs, so that a producer may repeat a call: while such a job lives, and up to a moment (the field
-`once` of its line), another one of its id is a duplicate. And results that are kept for those who wait.
+--[[ results: keeps what outlives jobs: ids that a producer may repeat, and results for clients that wait.
 
-When such a job leaves, its id gets a field in `results`, and a member in `kept` at the moment at which both are forgotten; or, if its value
-is over before its id, at that, and then at the later one. An id is in `jobs` or in `results`, never in both. The field is one line:
+While a job with the field `once` in its line lives, and up to that instant, another job of its id is a duplicate.
+When such a job leaves Redis, its id gets a field in `results`, and a member in `kept` at the instant at which both
+are forgotten. If its value is kept for a shorter time than its id, the member is at the value's end first, and then
+at the id's. An id is in `jobs` or in `results`, never in both. The field is one line:
 
     OUTCOME at=MS [fence=F] [once=MS] [call=DIGEST]     succeeded at=1795225746504 fence=1795225746504-88 once=1795311906504 call=70c5…
-    same job=ID at=MS once=MS [call=DIGEST]             what was asked for stands as the unique job ID
+    same job=ID at=MS once=MS [call=DIGEST]             the unique job ID stands for this id
 
-OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. A line without `once`
-makes no id a duplicate. A job that left before its first claim is not remembered: it has done nothing.
+OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. A
+line without `once` makes no id a duplicate. A job that left before its first claim is not remembered: it has done
+nothing.
 
-A job whose result is kept (the field `keep` of its line) leaves such a line, too, claimed or not; it goes on with `task=NAME until=MS`, and
-with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if it has not; `audit=full` says that the log has the value. A job of which another one took the place
-leaves `replaced job=ID at=MS until=MS`.
+A job whose result is kept (the field `keep` of its line) leaves such a line, too, claimed or not. The line goes on
+with `task=NAME until=MS`, and with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if
+it has not; `audit=full` says that the log has the value. A job that another one replaced leaves `replaced job=ID
+at=MS until=MS`.
 
-`kept_bytes` in `meta` counts what is kept so (load_of). Beyond `kept_max_bytes` what is nearest its end goes first: its value, and its line
-then says `value=evicted`, which `evicted` in `meta` counts; of a line without a value the line, unless its id is remembered. What a call
-writes stays; but if there is no room after that, its values are left out, and their lines say `value=full`.
+`kept_bytes` in `meta` counts what is kept for clients that wait (load_of). Beyond `kept_max_bytes`, the value that is
+nearest its end is dropped: its line then says `value=evicted`, which `evicted` in `meta` counts; a line without a
+value is deleted, unless its id is remembered. What this call writes stays; but if there is no room after that, its
+values are left out, and their lines say `value=full`.
 
-The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts what all fields of `results` have. Lists:
-`kept_lines` and `kept_marks`, ids with their lines and moments; `kept_values`, ids and values; `forgotten`, ids; `emptied`, ids
-that lose their value; `growth`, by how much `results_bytes` grows, then `kept_bytes`, then `evicted`.
+The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts the bytes of
+all fields of `results`. Lists: `kept_lines` and `kept_marks`, ids with their lines and instants; `kept_values`, ids
+and values; `forgotten`, ids; `emptied`, ids that lose their value; `growth`, by how much `results_bytes`,
+`kept_bytes` and `evicted` grow, in this order.
 
 Fact: remembers
 With: results kept returned
 Later: results_bytes kept_bytes kept_max_bytes evicted
 Unread: results kept returned
 Lists: emptied forgotten growth kept_lines kept_marks kept_values
-Uses: call(now now_text) parts(list_of) meta(fact set_fact read_now) state(field_in) batch(call_many add_many set_many read_many) digits(digits)
+Uses: call(now now_text) parts(list_of) meta(fact set_fact read_now) state(field_in)
+    batch(call_many add_many set_many read_many) digits(digits)
 ]]
 
 local lists = {}
-local LOOKED_AT = '255'   -- so many results more than one are looked at to make room
-local last_keep, last_until   -- how long the last result is kept, and until when, as text: many of a call are kept alike
-local last_line, last_load    -- a line, and what it counts: jobs that ended in one call often have the same
+local LOOKED_AT = '255'   -- the last of the results that are read to make room, counted from 0
+local last_keep, last_until   -- for how long the last result is kept, and until when, as text: many of a call are the same
+local last_line, last_load    -- a line and its load: jobs that ended in one call often have the same line
 
 local function reset()
   last_keep, last_until, last_line, last_load = nil, nil, nil, nil
 end
 
---- Until when an id is remembered by its line, if that is still to come; else nil. A client may have written anything there.
+--- Return until when an id is remembered, by its line, if that is still to come; else nil. A client may have written
+--- any text there.
 local function once_in(line)
   local once = whole_number(field_in(line, ' once='))
   return once and once > now and once or nil
 end
 
---- What a line counts of what is kept for those who wait: its value, and all that Redis has of it if its id is not remembered.
+--- Return what a line adds to `kept_bytes`: the bytes of its value and, if its id is not remembered, the bytes of the
+--- line and its overhead.
 local function load_of(line)
   if line ~= last_line then
     last_line, last_load = line, tonumber(field_in(line, ' bytes=')) or 0
@@ -56,19 +64,19 @@ local function load_of(line)
   return last_load
 end
 
---- Lines grow by so many bytes, and what they count of what is kept by so many.
+--- Count bytes of lines, and of `kept_bytes`, up.
 local function grow(bytes, load)
   local growth = list_of(lists, 'growth')
   growth[1] = (growth[1] or 0) + bytes
   growth[2] = (growth[2] or 0) + load
 end
 
---- A line goes.
+--- Count a line down, which is deleted.
 local function shrink(line)
   grow(-#line, -load_of(line))
 end
 
---- The call will write these keys.
+--- Check and read what the call needs before it writes these keys.
 local function meet_results()
   if not lists.kept_lines then
     check_keys()
@@ -78,7 +86,7 @@ local function meet_results()
   end
 end
 
---- Keep a line for an id that has none, up to this moment. `load` is what load_of says of it, if that is known.
+--- Keep a line for an id that has none, up to this instant. `load` is that of the line, if the caller knows it.
 local function keep_line(id, line, until_ms, load)
   meet_results()
   local lines, marks = list_of(lists, 'kept_lines'), list_of(lists, 'kept_marks')
@@ -87,9 +95,9 @@ local function keep_line(id, line, until_ms, load)
   grow(#line, load or load_of(line))
 end
 
---- A job leaves whose id is remembered, or whose result is kept, if any of both is so. `once`, `call_digest` and `keep` are those of its
---- line; `more` is what is said of what is kept; `value` goes into `returned`. Returns what the line of the result says before its bytes, and
---- until when it is kept; nil if none is.
+--- Keep the line of a job that leaves, if its id is remembered or its result is kept. `once`, `call_digest` and
+--- `keep` are from its line; `more` is the part of the new line about the result; `value` goes into `returned`.
+--- Returns how the new line begins, up to `bytes`, and until when it is kept; nil if no result is kept.
 local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
   local line, until_ms, load = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), '0', 0
   once = once and whole_number(once)
@@ -124,7 +132,7 @@ local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, mor
   return beginning, until_ms
 end
 
---- The result of a job of this call is not kept: a later record has its id.
+--- Take back the line of a job of this call: a later record takes its id.
 local function drop_line(id)
   local lines, marks = lists.kept_lines or {}, lists.kept_marks
   for at = 1, #lines, 2 do
@@ -139,12 +147,13 @@ local function drop_line(id)
   end
 end
 
---- Whether this call changes what is kept.
+--- Whether this call changes `results`.
 local function keeps_results()
   return lists.kept_lines ~= nil
 end
 
---- Keep the value of a job, whose id is not remembered, as that of another one, of which keep_outcome has said this.
+--- Keep the value of a job whose id is not remembered, with the line and the instant that keep_outcome returned for
+--- another job.
 local function keep_alike(id, beginning, until_ms, value)
   local lines, marks, values, growth = lists.kept_lines, lists.kept_marks, lists.kept_values, lists.growth
   local line = beginning .. ' bytes=' .. digits(#value)
@@ -157,7 +166,7 @@ local function keep_alike(id, beginning, until_ms, value)
   growth[1], growth[2] = growth[1] + #line, growth[2] + #value + #line + RESULT_COST
 end
 
---- Forget an id, which has this line.
+--- Delete the line of an id.
 local function forget_line(id, line)
   meet_results()
   local forgotten = list_of(lists, 'forgotten')
@@ -165,7 +174,7 @@ local function forget_line(id, line)
   shrink(line)
 end
 
---- The line without its value, and the reason; nil if it has none.
+--- Return the line with `reason` in place of its value; nil if it has no value.
 local function without_value(line, reason)
   local other, found = line:gsub(' bytes=%d+', ' value=' .. reason)
   if found == 0 then
@@ -175,7 +184,7 @@ local function without_value(line, reason)
   return other
 end
 
---- What is kept of an id is over: it is forgotten, or it loses its value if it is remembered for longer.
+--- What is kept of an id has expired: forget the id, or only its value if the id is remembered for longer.
 local function let_go(id, line)
   local once = once_in(line)
   if not once then
@@ -192,7 +201,7 @@ local function let_go(id, line)
   end
 end
 
---- Forget what is over, so many ids at most. Returns whether more may be left.
+--- Forget what has expired, at most `most` ids. Returns whether more may be left.
 local function forget_over(most)
   local ids = redis.call('ZRANGEBYSCORE', kept, '-inf', now_text, 'LIMIT', '0', digits(most))
   local lines = read_many(results, ids)
@@ -202,12 +211,13 @@ local function forget_over(most)
   return #ids == most
 end
 
---- Whether more is kept than there is room for.
+--- Whether more is kept than `kept_max_bytes`.
 local function is_too_much()
   return fact('kept_bytes') + lists.growth[2] > fact('kept_max_bytes')
 end
 
---- An id that is kept loses its value. False if that makes no room: it has none, or one that is shorter than the word for that.
+--- Drop the value of an id. Returns false if that makes no room: it has no value, or one that is shorter than the
+--- word for that.
 local function evict_value(id, line)
   local other = line:gsub(' bytes=%d+', ' value=evicted')
   local room = load_of(line) - load_of(other)
@@ -245,7 +255,7 @@ local function leave_out_values()
   end
 end
 
---- What is nearest its end goes, if there is no room for what this call keeps.
+--- Evict what is nearest its end if there is no room for what this call keeps.
 local function check()
   if not lists.growth or lists.growth[2] <= 0 or not is_too_much() then
     return
@@ -303,8 +313,8 @@ local function write()
   end
 end
 
---- A job leaves. One that was never claimed has done nothing, so its id is not remembered; values of those that succeed come with the call,
---- see include/results/success_results.
+--- A job ends. One that was never claimed has done nothing, so its id is not remembered. The values of jobs that
+--- succeed come with the call, see include/results/success_results.
 local function decide(id, _, job, outcome, fence)
   if outcome == nil or outcome == 'dies' or outcome == 'succeeded' then
     return false

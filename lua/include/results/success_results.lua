@@ -1,21 +1,22 @@
---[[ success_results: jobs that succeed, and leave Redis together. What ends with them is decided line by line, and what their handlers returned is
-kept for those who wait.
+--[[ success_results: keeps what handlers returned, and ends what else ends with jobs that succeed. Each line is
+decided on its own.
 
-Lines of jobs that were claimed together begin alike, up to their places in line: that is cheaper to see than what they say.
+Lines of jobs that were claimed together begin alike, up to their places in line; comparing that is cheaper than
+reading fields.
 
 Meta: remembers audit
 Later: backlog_bytes backlog_max_bytes
 Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike)
 ]]
 
-local FULL = 43       -- `+`, before the digest of a value that is to stand in the log
-local NO_VALUE = 33   -- `!`, before the reason why there is no value; JSON does not begin so
+local FULL = 43       -- `+`, before the digest of a value that the event is to have
+local NO_VALUE = 33   -- `!`, before the reason why there is no value; no JSON begins with it
 local DIGEST_LENGTH = 32
-local BEHIND_ALIKE = '^%d+ since=%d+$'   -- how a line ends behind ` seq=` if it has no deadline and no reason
+local BEHIND_ALIKE = '^%d+ since=%d+$'   -- the rest of a line after ` seq=`, if it has no deadline and no reason
 
---- A job succeeds: what ends with it, and what is kept; see end_successes. Returns false if nothing does. If the next job may end in the
---- same way, it returns how the line of the result begins, until when that is kept, and the fence as the event has it. Else it returns
---- nil: the next job's line has to be taken apart.
+--- End a job that succeeded, and keep its result; see end_successes. Returns false if nothing ends with it. If the
+--- next job may end in the same way, it returns how the line of the result begins, until when that is kept, and the
+--- fence as the event has it. Else it returns nil: the next job's line has to be read.
 local function end_success(id, line, events, at, value, note)
   local is_tied, once, keep = decide_parts(id, nil, line, 'succeeded'), nil, nil
   if facts.remembers then
@@ -50,19 +51,20 @@ local function end_success(id, line, events, at, value, note)
   return nil
 end
 
---- How a line begins, up to its place in line; nil if anything but `since` stands behind that.
+--- Return how a line begins, up to its place in line; nil if anything but `since` follows that.
 local function alike_from(line)
   local _, last = line:find(' seq=', 1, true)
   return last and line:find(BEHIND_ALIKE, last + 1) and line:sub(1, last)
 end
 
---- Jobs succeed, and leave Redis. `lines` are theirs, in order; false for a job that is not among them. By the same places `given` has
---- the values that are kept: JSON, or `!` and the reason why there is none. `notes` has the digest of each value, for the job's event.
---- If `+` stands before the digest, the event gets the value as well, unless the log is at its bound. `events` are those of `ids`.
+--- End jobs that succeeded. `lines` are those of the call's records, in order; false for a record that is refused. By
+--- the same index `given` has the values to keep: JSON, or `!` and the reason why there is none. `notes` has the
+--- digest of each value, for the job's event. If `+` comes before the digest, the event gets the value as well,
+--- unless the log is at its bound. `ids` and `events` are those of the jobs that succeeded.
 local function end_successes(ids, lines, events, given, notes)
   local at = 0
-  local alike                      -- how the last line begins that was taken apart, if what ends with its job is nothing, or as usual…
-  local told, until_ms, fenced     -- …and what `leave` says of it
+  local alike                      -- how the last line begins that was read, if nothing ends with its job, or the usual…
+  local told, until_ms, fenced     -- …and what `end_success` returned for it
   for i = 1, #lines do
     local line = lines[i]
     if line then

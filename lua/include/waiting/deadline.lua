@@ -1,6 +1,8 @@
---[[ deadline: until when a claim of a job may begin. A job that waits has a member in `expiring` at that moment, so a claim finds it
-even if nothing comes near its place in line. A claim takes the member away when it is over; what lets the job wait again puts it back.
-It ends with the job.
+--[[ deadline: keeps the deadlines of jobs that wait: the instant by which a claim must begin.
+
+A job that waits and has a deadline has a member in `expiring` at that instant, so a claim finds it even if nothing
+comes near its place in line. Once the instant is over, a claim removes the member; whatever lets the job wait again
+adds it again. It ends with the job.
 
 Fact: ties
 Field: expires
@@ -12,20 +14,20 @@ Uses: parts(list_of) batch(call_many) digits(digits)
 
 local lists = {}
 
---- This member of `expiring` is met at this instant, in Unix ms.
+--- Add a member to `expiring`, at this instant (Unix ms).
 local function note_coming(member, at)
   local coming = list_of(lists, 'coming')
   coming[#coming + 1], coming[#coming + 2] = at, member
 end
 
---- This member of `expiring` is not met any more.
+--- Remove a member from `expiring`.
 local function note_over(member)
   local over = list_of(lists, 'over')
   over[#over + 1] = member
 end
 
---- A job waits, and its claim must begin before this instant, in Unix ms. What a client has damaged is left to the doctor: Redis would
---- refuse it as a score, behind the first write.
+--- Note the deadline (Unix ms) of a job that waits. A value that a client has damaged is left to the doctor: Redis
+--- would refuse it as a score, after the first write.
 local function note_deadline(id, expires)
   local at = whole_number(expires)
   if at then
@@ -33,7 +35,7 @@ local function note_deadline(id, expires)
   end
 end
 
---- Whether no claim of a job may begin any more.
+--- Whether a job's deadline is over, so that no claim of it may begin.
 local function is_over(job, at)
   return job.expires ~= nil and tonumber(job.expires) <= at
 end

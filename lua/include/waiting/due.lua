@@ -1,10 +1,10 @@
---[[ due: jobs that wait for a moment.
+--[[ due: reads when scheduled jobs are due.
 
 Keys: scheduled
 Uses: digits(digits)
 ]]
 
---- When the first scheduled member after the first `skip` ones is due; nil if there is none.
+--- Return when the first scheduled member after the first `skip` ones is due; nil if there is none.
 local function earliest_due(skip)
   local first = redis.call('ZRANGE', scheduled, digits(skip), digits(skip), 'WITHSCORES')
   return tonumber(first[2])

@@ -1,18 +1,18 @@
---[[ line_tail: jobs that become ready with a new place in line: each goes to the tail of its lane, or of its plain list.
+--[[ line_tail: appends jobs that become ready to the tail of the line: of their lane, or of their plain list.
 
 Keys: ready
 Unread: ready
 Uses: state(rank) lane_states(lane_of) lane_members(put) wake(wake_needed) batch(call_many)
 ]]
 
-local tails    -- by priority: ids that join a plain list; nil if none does
+local tails    -- by priority: ids to append to a plain list; nil if there are none
 
 local function reset()
   tails = nil
 end
 
---- The ids that join the plain list of a priority; more may be added. Of the lists it checks this one's type only, which is
---- enough: an enqueue, which nearly always needs one, is spared three commands.
+--- Return the ids to append to the plain list of a priority; the caller may add ids. Only the type of this one list
+--- is checked, which is enough: an enqueue, which nearly always needs one, is spared three commands.
 local function tail_of(priority)
   tails = tails or {}
   local list = tails[priority]
@@ -25,7 +25,7 @@ local function tail_of(priority)
   return list
 end
 
---- A job joins: its record has its place in line.
+--- Append a job to its lane or list. Its record has its place in line.
 local function join_line(id, job)
   if job.lane then
     put(lane_of(job.lane), job.seq, id)

@@ -1,11 +1,11 @@
---[[ ready: the plain lists of jobs that may be claimed, one per priority. New jobs join at the tail, returning
+--[[ ready: the plain lists of jobs that may be claimed, one per priority. New jobs are added at the tail, returning
 ones at the head, so a job that comes back keeps its place.
 
 Keys: ready
 Uses: batch(call_many)
 ]]
 
---- Put returning jobs at the head. `entries` is a list of {id, seq}; the oldest comes first.
+--- Put returning jobs at the head of a list. `entries` are {id, seq}; the oldest comes first.
 local function return_ready(priority, entries)
   table.sort(entries, function(a, b) return a[2] > b[2] end)
   local ids = {}
@@ -15,8 +15,9 @@ local function return_ready(priority, entries)
   call_many('LPUSH', ready[priority], ids)
 end
 
---- How many entries the four lists have, one by one; `usual_only`: the caller knows that the others are not there. Also their type check: most queues have jobs of the default priority
---- only, and a key that does not exist is of no type.
+--- Return the lengths of the four lists, by priority. `usual_only`: the caller knows that the others are empty. This
+--- is also their type check: most queues have jobs of the default priority only, and a key that does not exist has no
+--- type.
 local function lengths(usual_only)
   local found = {[0] = 0, 0, 0, 0}
   local usual = PRIORITY_RANK[DEFAULT_PRIORITY]

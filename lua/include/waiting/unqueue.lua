@@ -1,6 +1,8 @@
---[[ unqueue: jobs that wait leave their place. A plain list keeps the entry of one that was ready, as a tombstone that claim
-passes over, so that it costs the same at any depth. The list `placeless` has their members of `scheduled`, whether they are
-there or not, `buried` those ids that leave an entry in a plain list.
+--[[ unqueue: removes jobs that wait from their lane, their list or `scheduled`. A plain list keeps the entry of a
+ready job as a tombstone, which a claim skips, so removing costs the same at any depth.
+
+The list `placeless` has the jobs' members of `scheduled`, whether they exist or not, `buried` the ids that leave a
+tombstone in a plain list.
 
 Keys: scheduled
 Later: tombstones
@@ -12,7 +14,7 @@ Uses: parts(list_of) state(count) meta(fact set_fact read_now) batch(call_many) 
 
 local lists = {}
 
---- A job leaves its place. If its lane was open, what stood behind it may be served now.
+--- Remove a job from its place. If its lane was open, the next job in it, or the next lane, may be served now.
 local function unqueue(id, job)
   local placeless = list_of(lists, 'placeless')
   placeless[#placeless + 1] = 'job|' .. id
