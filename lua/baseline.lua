@@ -10,8 +10,7 @@ Keys: jobs state
 Meta: epoch baseline
 Args: by cursor most:int
 Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit emit_queue)
-    state(read_line) batch(read_many) standing(waiting_line)
-    baseline_of(baseline_of)
+    state(read_line) batch(read_many) stored_lines(waiting_line) baseline_of(baseline_of)
 Returns: ok CURSOR | epoch. CURSOR is 0 after the last jobs
 Invariants: I5, I7
 ]]

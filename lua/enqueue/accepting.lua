@@ -7,7 +7,7 @@ The plot:
 3. Append the events (`emit_records`) and write (`write_records`).
 
 A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
-include/job/standing). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
+include/job/stored_lines). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
 Lua has to copy it, at some 12 instructions a byte.
 
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
@@ -17,11 +17,12 @@ Meta: sequence caps_by_task ties remembers
 Args: by spec_max
 Unread: state
 Lists: keeping
-Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
-    placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put) ids(is_id ID_LENGTH)
-    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline)
-    naming(want_name read_holders kept_by take_name) overdue(expire_overdue) remembered(keeps_results)
-    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same is_taken_id is_recalled knows_ids plain_digest has_calls)
+Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted)
+    array(rest_of_array) lane_assignment(lane_for kept_out) lane_states(lane_of meet_lanes) lane_members(put)
+    ids(is_id ID_LENGTH) lane_write(check_lanes write_lanes) line_tail(tail_of write_line_tails) due(earliest_due)
+    wake(wake_needed) deadline(note_deadline) name_requests(want_name read_holders kept_by take_name)
+    id_overdue(expire_overdue) results(keeps_results)
+    idempotency(want_memory read_remembered refuse_full same_or_not memory_of take_id note_same is_taken_id is_id_remembered knows_ids plain_digest has_calls)
     batch(call_many read_many)
 ]]
 
@@ -55,7 +56,7 @@ local function read_known(names, may_wait)
     expire_overdue(ids, live)
   end
   if results then
-    recall(ids, live)
+    read_remembered(ids, live)
     local refusal = refuse_full(live)
     if refusal then
       return refusal
@@ -72,7 +73,7 @@ local function read_known(names, may_wait)
     read_holders(size, function(i)
       local id, place = record(i)
       first[id] = first[id] or i
-      return not live[i] and not (may_know and is_recalled(i)) and first[id] == i and kind_of[place] or nil
+      return not live[i] and not (may_know and is_id_remembered(i)) and first[id] == i and kind_of[place] or nil
     end)
   end
   return nil
@@ -347,7 +348,7 @@ local function write_records()
   end
   call_many('HSET', jobs, values)
   call_many('HSET', state, lines)
-  write_joining()
+  write_line_tails()
   if due then
     call_many('ZADD', scheduled, due)
   end

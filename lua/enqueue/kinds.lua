@@ -9,8 +9,8 @@ Ties: `expires_in`, in ms from now, or `expires_at`, in Unix ms: no claim of the
 job has a name, and this says what becomes of it if another one holds that; reject keeps the job out, and its id is not noted.
 `window`: the name stands for so many ms from now, whatever becomes of the job. `after` and `most`: the job is due so many ms from now,
 and at most so many ms after the first of those that were replaced one by the other; its name stands until its first claim.
-`remember`, in ms from now: the job's id is remembered, see include/job/recalling. Each trait in GIVEN, under its name in a state line: it
-is handed on to the job's line and to its event. `keep`, in ms from the job's end: its result is kept, see include/job/remembered.
+`remember`, in ms from now: the job's id is remembered, see include/results/idempotency. Each trait in GIVEN, under its name in a state line: it
+is handed on to the job's line and to its event. `keep`, in ms from the job's end: its result is kept, see include/results/results.
 
 A job that is ready at once, and whose ties say nothing but traits in GIVEN, waits as a plain one does: its `head` says them, and `behind` is
 how its event goes on behind its JSON. For other jobs `given` has what the event says of each trait (false: it is not given), `given_line`

@@ -1,7 +1,7 @@
 --[[ members: single members of keys, as the doctor names them: what they are, and what they are to be.
 
 Keys: meta state jobs waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept returned
-Uses: meta(set_fact renew) standing(read_lines) batch(call_many)
+Uses: meta(set_fact renew) stored_lines(read_lines) batch(call_many)
 ]]
 
 local hashes, sets     -- key's name → the key, of those whose members are edited alike

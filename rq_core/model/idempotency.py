@@ -90,7 +90,7 @@ class Result(NamedTuple):
 
 
 def load_of(line: str) -> int:
-    """What a line counts in ``kept_bytes``: see lua/include/job/remembered.lua.
+    """What a line counts in ``kept_bytes``: see lua/include/results/results.lua.
 
     >>> load_of("succeeded at=5 until=9 bytes=7")
     337

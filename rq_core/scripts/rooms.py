@@ -37,7 +37,7 @@ STEPS: Final = (DECIDE_STEP, "check", "append", "write")
 TABLE: Final = "PARTS"
 ENDINGS: Final = "ENDINGS"
 """What its file reads: the parts of the script, and those of them that end with a job."""
-NEW_ROOM: Final = "job"
+NEW_ROOM: Final = "ends"
 """Where an include of a variant stands that is not among those that are shipped."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("

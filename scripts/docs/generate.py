@@ -164,10 +164,12 @@ def lua_readme() -> str:
         "## Includes",
         "Steps that scripts share, by subject, each room taking only from those before it: `include/text`\n"
         "(numbers, batches, arrays), `include/call` (how a call begins and ends; `emit` has the only XADD),\n"
-        "`include/caps` (scopes and lanes), `include/job` (state lines and outcomes); `sweep` (what is due) and\n"
-        "`claim` (what is taken; `claiming` tells the plot); and, in a folder of its name, the steps of one script\n"
-        "(`enqueue/accepting` tells the plot of an enqueue). The last\n"
-        "column has the variables that a call changes, and those that outlive it (`Kept`).",
+        "`include/job` (state lines), `include/caps` (scopes and lanes), `include/waiting` (lists, due times and\n"
+        "deadlines of jobs that wait), `include/names` (unique names), `include/results` (remembered ids and kept\n"
+        "results), `include/ends` (how claims and jobs end); `sweep` (what is due) and `claim` (what is taken;\n"
+        "`claiming` tells the plot); and, in a folder of its name, the steps of one script (`enqueue/accepting` tells\n"
+        "the plot of an enqueue). The last column has the variables that a call changes, and those that outlive it\n"
+        "(`Kept`).",
         table(
             ("include", "purpose", "uses", "changes in a call"),
             map(include_row, sorted(paths, key=paths.__getitem__)),

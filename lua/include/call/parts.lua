@@ -18,7 +18,7 @@ leaves out a step of one of its parts.
 
 A file names its lists under Lists, and has them in a table `lists` of its own; no other file reads them.
 
-Parts: overdue yielding expiry ended names retaking naming deadline remembered withdrawal dying
+Parts: id_overdue name_overdue expiry removal names name_requeue name_requests deadline results unqueue death
 Kept: filled
 ]]
 

@@ -2,7 +2,7 @@
 leave in this call.
 
 Keys: waiting
-Uses: digits(digits) lane_names(base_of order_at member_of) lane_standing(reorder) lane_opening(find_place reevaluate)
+Uses: digits(digits) lane_names(base_of order_at member_of) lane_states(reorder) lane_opening(find_place reevaluate)
     lane_fair(is_fair order_of) wake(wake_needed)
 ]]
 

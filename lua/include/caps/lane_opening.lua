@@ -12,7 +12,7 @@ that it may come, so no such message can be lost.
 Keys: blocked
 Uses: digits(digits) place(PLACE_FROM PLACE_UPTO PLACE_BEHIND)
     scopes(scope_of has_room await_no_more count_out_later unhold_all) lane_names(LANE_SHAPES shape_of)
-    lane_standing(known_lanes first_blocked_here meet_lane block open_lane)
+    lane_states(known_lanes first_blocked_here meet_lane block open_lane)
 ]]
 
 local FAMILY_MAX = 100   -- scopes of a family that one call re-evaluates; claims go on with the rest
