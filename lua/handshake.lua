@@ -1,4 +1,4 @@
---[[ handshake: a client meets a queue. It makes the queue if there is none, and starts a new epoch when Redis'
+--[[ handshake: a client meets a queue. It makes the queue if it is missing, and starts a new epoch when Redis'
 history is not the one that the queue remembers. Sending it twice is harmless, so it takes no call slot.
 
 The new epoch is greater than any that could have been used: the one before, the stream's last entry, the

@@ -53,7 +53,8 @@ local function replay(answer)
   return reply
 end
 
---- Decide what the claim takes. So many claims end in the same call because their holder says so. Returns how many jobs it takes.
+--- Decide what the claim takes, after `ended` claims that their holder settles in the same call. Returns how many jobs it
+--- takes.
 local function decide_claim(ended)
   local unfinished
   next_due, unfinished = sweep()

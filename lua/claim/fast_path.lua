@@ -18,8 +18,8 @@ Uses: lane_names(LANE_SHAPES shape_of base_of order_at id_of is_of_task) scopes(
 
 local noted = {}      -- lanes that gave their heads, as name, first members, name, first members, …
 local heads = {}      -- these heads
-local noted_first     -- the first order among them now, as text; nil if there is none
--- What is to be written of them: orders and names; names and places; names of those that are empty now.
+local noted_first     -- the first order among them now, as text, or nil
+-- What the call writes of them: orders and names; names and places; names of those that are empty now.
 local opening, places, shut = {}, {}, {}
 
 local function reset()
@@ -69,7 +69,7 @@ local function rejoin()
   end
 end
 
---- Take the heads of Redis' lanes before the order `rival`. Returns the name of the last lane, nil if there is none.
+--- Take the heads of Redis' lanes before the order `rival`. Returns the name of the last lane, or nil.
 local function take_heads(rival)
   if noted_first and noted_first < rival then
     rival = noted_first

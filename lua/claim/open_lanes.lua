@@ -19,7 +19,7 @@ local stored_open  -- how many lanes are open in Redis; nil: not asked yet
 local page         -- lanes side by side, see `turn_over`
 local page_at      -- the lane that comes next
 local page_upto    -- the last one whose members were read
-local next_page    -- where the next page begins, below 0 if there is none
+local next_page    -- where the next page begins; below 0: there is no page left
 local page_step    -- and its size
 local ahead        -- lines and specs of the heads of the lanes behind `from` up to `upto`
 local head_member, head_line, head_spec   -- of the last lane that `meet_stored` met
@@ -79,7 +79,7 @@ local function read_members()
   end
 end
 
---- Return the order of the next lane, after skipping those that this call has met; nil if there is none.
+--- Return the order of the next lane, after skipping those that this call has met, or nil.
 local function stored_order()
   local names = page.names
   while page_at > #names or is_met(names[page_at]) do

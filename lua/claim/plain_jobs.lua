@@ -48,7 +48,7 @@ local function reset()
   next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
 end
 
---- How the value of a job begins, or how its state line looks, if it was never claimed, the way nearly all do. What stands before its
+--- How the value of a job begins, or how its state line looks, if it was never claimed, the way nearly all do. The text before its
 --- place in line goes into the line of its claim as it is. The value is not taken apart: Lua looks at each byte of each text that is
 --- made, and its arguments may be long.
 local function make_patterns()
@@ -178,7 +178,7 @@ local function found_job(kind, job)
   return kind
 end
 
---- Read the next plain job, into next_id and so on. `most` more can be used. Returns nil if there is none.
+--- Read the next plain job, into next_id and so on. `most` more can be used. Returns nil at the end of the list.
 local function peek_plain(most)
   if next_kind then
     return next_kind

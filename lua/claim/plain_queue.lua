@@ -1,4 +1,4 @@
---[[ plain_queue: tells whether a queue has only plain jobs of the usual priority: no other list, no open lane, no
+--[[ plain_queue: checks whether a queue has only plain jobs of the usual priority: no other list, no open lane, no
 cap. One command reads all of that, and most queues have none of it. A key that does not exist has no type, so the
 types are checked, too.
 

@@ -28,7 +28,7 @@ local function reset()
   returning = {[0] = {}, {}, {}, {}}
 end
 
---- Unix ms, from a text that may count from now; nil if it is none.
+--- Unix ms, from a text that may count from now; nil for another text.
 local function moment(text)
   local ahead, ms = text:match('^(%+?)(%d+)$')
   local value = ms and whole_number(tonumber(ms))
@@ -121,7 +121,7 @@ local function change(id, job, new_due, new_expires)
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
 end
 
---- Decide about a job. Returns its outcome; nil: it is none that waits.
+--- Decide about a job. Returns its outcome; nil for a job that does not wait.
 local function edit_job(id, job)
   if edited[id] then
     return 'edited'

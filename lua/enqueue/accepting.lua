@@ -10,7 +10,7 @@ A plain job that is ready at once gets no line in `state`: what it would say is 
 include/job/stored_lines). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
 Lua has to copy it, at some 12 instructions a byte.
 
-SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
+SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0: none.
 
 Keys: jobs state scheduled results
 Meta: sequence caps_by_task ties remembers
@@ -34,8 +34,8 @@ local size, record, kind_of   -- how many records there are; what gives one: its
 local ids, live      -- by record: its id, and whether Redis has a job of it
 local seen           -- id → the record of this call that was accepted with it; false if there is only one record
 local is_tied        -- whether what is known of ids, or of names, may concern a record
-local may_know       -- whether anything may be known of an id besides whether its job is alive
-local has_parts      -- whether the call has work besides its own
+local may_know       -- whether Redis may know more of an id than whether its job is alive
+local has_parts      -- whether parts run in the call
 local next_due       -- when the first scheduled member was due before
 local taken          -- how many jobs are accepted
 local events         -- what the event says of each
@@ -92,7 +92,7 @@ local function check_ties(i, kind, digest)
   return digest, nil
 end
 
---- Check so many records, which `each` gives one by one, of these kinds, and read what is known of them. Returns a reply that refuses the
+--- Check the records, which `each` gives one by one, of these kinds, and read what is known of them. Returns a reply that refuses the
 --- call, or nil.
 ---
 --- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are needed, and
@@ -135,7 +135,7 @@ local function check_records(how_many, each_record, kinds)
   return read_known(names, may_wait)
 end
 
---- What keeps a record's job out: the outcome, what stands in its way (`-`: nothing else), and the cap if that is a scope; nil if nothing does.
+--- What keeps a record's job out: the outcome, the job in its way (`-`: no other job), and the cap if that is a scope; nil if nothing does.
 local function kept_from(i, id, kind, lane)
   local is_taken, noted = live[i], nil
   if may_know then

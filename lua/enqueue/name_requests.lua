@@ -28,7 +28,7 @@ Uses: call(now now_text) parts(list_of) batch(call_many read_many) names(name_fi
 
 local lists = {}
 
---- Note the name that a record asks for, which follows its digest. False if there is none.
+--- Note the name that a record asks for, which follows its digest. False without one.
 local function want_name(i, digest)
   local plain, name = digest:match('^(%x+) ([%w_.:~%%/=,-]+)$')
   if not plain then

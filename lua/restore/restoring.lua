@@ -97,7 +97,7 @@ local function remember_again(i, id, due_ms, line, alive)
   return 'remembered'
 end
 
---- The name of a job that has ended stands again.
+--- The name of a job that has ended is held again.
 local function name_again(id, job)
   if is_name_held(id, job) then
     return 'held'
@@ -179,7 +179,7 @@ local function decide_restore(last)
   return answer
 end
 
---- Append the events. Returns the entry of the last one; nil if there is none.
+--- Append the events. Returns the entry of the last one, or nil.
 local function emit_restore()
   run_parts('append', by)
   emit('baseline', now, by, unheard, why)

@@ -11,10 +11,10 @@ Uses: call(now now_text) parts(list_of) state(read_line write_line count) remova
 
 local lists = {}
 
---- A job expires, which stands nowhere in line any more.
+--- A job expires that has left its line already.
 local function expire_here(id, job)
   local events = list_of(lists, 'expired')
-  -- If its line was to be written anew, it no longer is.
+  -- A state line that the call would have written again is not written.
   job.is_taken = true
   if count(job, 'failed') == 0 and count(job, 'lost') == 0 then
     end_job(id, job, 'expired')

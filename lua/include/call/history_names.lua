@@ -4,8 +4,8 @@ A server that gets its first replica gives its history another name (`master_rep
 (`master_replid2` is all zeros); so does one whose last replica left long ago. A promoted replica changes the name,
 too, but keeps the one before in `master_replid2`. So a name that changed while this library was loaded, with nothing
 in `master_replid2`, is another name of the same data: loading other data, from a file or from a primary, loads the
-library again. (A primary that was a replica meanwhile and lost nothing of its own may look the same; a queue of which
-the other primary changed anything has that one's name.)
+library again. (A primary that was a replica meanwhile and lost nothing of its own may look the same; a queue that
+the other primary changed has that one's name.)
 
 A script that is sent with EVALSHA remembers nothing. There, such a name is reported as a possible loss.
 

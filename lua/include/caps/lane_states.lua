@@ -34,7 +34,7 @@ local function block(lane, on)
   note_blocked(lane)
 end
 
---- The first lane of this call that is blocked on a scope, if it comes before the order `best`; nil if there is none.
+--- The first lane of this call that is blocked on a scope, if it comes before the order `best`, or nil.
 local function first_blocked_here(on, best)
   local here = blocked_here[on]
   if not here then
@@ -62,7 +62,7 @@ local function stand(lane)
   front = lane
 end
 
---- The open lane of this call that comes first; nil if there is none.
+--- The open lane of this call that comes first, or nil.
 local function first_known()
   if front and front.where ~= 'open' then
     front = nil

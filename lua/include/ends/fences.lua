@@ -46,7 +46,7 @@ local function read_held()
   return held, refusals, ids, fences, seen
 end
 
---- Append one event for all refused records: `refusals` are the reasons, by record; nil if there are none. `outcome`
+--- Append one event for all refused records: `refusals` are the reasons, by record; nil without any. `outcome`
 --- is what the worker reported.
 local function emit_refused(refusals, outcome, at, by)
   if not refusals or not next(refusals) then

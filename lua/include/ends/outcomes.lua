@@ -62,7 +62,7 @@ local function make_ready(id, job, delay_ms)
   return 'null'
 end
 
---- Return an error as JSON, without its traceback if it is too long with that; nil if there is none, or it is still
+--- Return an error as JSON, without its traceback if it is too long with that; nil without an error, or if it is still
 --- too long. The event has all of it.
 local function brief(failure)
   local at = #failure > ERROR_MAX and failure:find(', "traceback": "', 1, true)
@@ -94,7 +94,7 @@ local function make_dead(id, job, why, failure)
 end
 
 --- End the claims of this call's records. `decide(i, job)` makes the job of record i ready or dead; it is not called
---- for a job that was to be cancelled. Returns the answer, refusals by record, and the events of cancelled jobs.
+--- for a job that an operator cancelled. Returns the answer, refusals by record, and the events of cancelled jobs.
 local function end_claims(decide)
   local held, refusals = read_held()
   check_keys()

@@ -9,7 +9,7 @@ claimed, cap looks for a task. They change together with this file.
 ]]
 
 --- The fields of a line by name, `state` among them; nil for no line. One that is longer than scripts write is not taken apart: its
---- state is none that a job has, so no call moves the job.
+--- state is unknown then, so no call moves the job.
 local function read_line(line)
   if not line then
     return nil

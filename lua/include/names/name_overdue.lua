@@ -11,7 +11,7 @@ Uses: call(now now_text) parts(list_of) state(write_line) deadline(is_over) emit
 
 local lists = {}
 
---- Whether a job that holds this name in `slots` yields it. `job` is its record; nil if there is none.
+--- Whether a job that holds this name in `slots` yields it. `job` is its record, or nil.
 local function is_yielding(job, name)
   return job and job.unique == name and (job.state == 'ready' or job.state == 'scheduled') and is_over(job, now) and
     (job.stands or ''):sub(1, 6) ~= 'until:'

@@ -11,7 +11,7 @@ Uses: call(now) parts(list_of) batch(call_many) names(name_field name_mark holde
 ]]
 
 local lists = {}
-local taken_here   -- field → the job that takes that name in this call; nil: there are none
+local taken_here   -- field → the job that takes that name in this call; nil without any
 local overdue      -- id and record of the job that yields the name which was asked for last; nil: none does
 
 local function reset()
@@ -58,7 +58,7 @@ local function retake_name(id, job)
   end
 end
 
---- Runs before `deadline` writes: an instant may be set anew.
+--- Runs before `deadline` writes: an instant may be set again.
 local function write()
   call_many('HSET', slots, lists.retaken)
   call_many('ZREM', expiring, lists.unmarked)

@@ -5,7 +5,7 @@ although its job has ended; and the call is the same only if task and arguments 
 by ` =` and the call's digest, 32 hex digits, or nothing if calls are not compared. The lists `calls` and `plain` have
 both digests by record; `remembered` has by record the line in `results` of an id that is remembered, `stale` the line
 of one that no longer is, `alive` the lines of jobs that are alive; `left` has the ids that jobs give up in this call,
-`noted` by id which job stands for it since this call.
+`noted` by id which job it means since this call.
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
@@ -85,7 +85,7 @@ local function is_id_remembered(i)
   return lists.remembered ~= nil and lists.remembered[i] ~= nil
 end
 
---- Whether anything is known of ids besides the jobs that are alive.
+--- Whether Redis knows of ids whose jobs are no longer alive.
 local function knows_ids()
   return lists.any == true
 end
@@ -110,9 +110,9 @@ local function has_calls()
   return lists.calls ~= nil
 end
 
---- Return what becomes of a record whose id is taken: its outcome, and the job that stands for the id, if that has
+--- Return what becomes of a record whose id is taken: its outcome, and the job that the id means, if that has
 --- another id. `first` is the record of this call that took the id, if one did; `noted` is what this call has noted
---- of the id, if anything: the job that stands for it, and the record that asked for it, unless that job has replaced
+--- of the id, if anything: the job that it means, and the record that asked for it, unless that job has replaced
 --- it.
 local function same_or_not(i, first, noted)
   local calls, remembered, alive = lists.calls or {}, lists.remembered or {}, lists.alive or {}
@@ -151,7 +151,7 @@ local function take_id(i, id)
   end
 end
 
---- A job that waited is replaced by another one, which stands for its id, too. `job` is its record.
+--- A job that waited is replaced by another one, which its id means from now on. `job` is its record.
 local function note_replaced(old, job, id)
   local is_remembered = job.once and tonumber(job.once) > now
   if is_remembered or job.keep then
@@ -162,7 +162,7 @@ local function note_replaced(old, job, id)
   end
 end
 
---- Another job, which has the name of a record, stands in its place; it stands for its id, too.
+--- Another job holds the name that a record asks for, and takes the record's place; the record's id means that job, too.
 local function note_same(i, id, holder, window)
   local noted = list_of(lists, 'noted')
   if lists.calls[i] and not noted[id] then

@@ -6,7 +6,7 @@ are forgotten. If its value is kept for a shorter time than its id, the member i
 at the id's. An id is in `jobs` or in `results`, never in both. The field is one line:
 
     OUTCOME at=MS [fence=F] [once=MS] [call=DIGEST]     succeeded at=1795225746504 fence=1795225746504-88 once=1795311906504 call=70c5…
-    same job=ID at=MS once=MS [call=DIGEST]             the unique job ID stands for this id
+    same job=ID at=MS once=MS [call=DIGEST]             this id means the unique job ID
 
 OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. A
 line without `once` makes no id a duplicate. A job that left before its first claim is not remembered: it has done

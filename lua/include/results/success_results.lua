@@ -9,7 +9,7 @@ Later: backlog_bytes backlog_max_bytes
 Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike)
 ]]
 
-local FULL = 43       -- `+`, before the digest of a value that the event is to have
+local FULL = 43       -- `+`, before the digest of a value that the event carries
 local NO_VALUE = 33   -- `!`, before the reason why there is no value; no JSON begins with it
 local DIGEST_LENGTH = 32
 local BEHIND_ALIKE = '^%d+ since=%d+$'   -- the rest of a line after ` seq=`, if it has no deadline and no reason
@@ -58,7 +58,7 @@ local function alike_from(line)
 end
 
 --- End jobs that succeeded. `lines` are those of the call's records, in order; false for a record that is refused. By
---- the same index `given` has the values to keep: JSON, or `!` and the reason why there is none. `notes` has the
+--- the same index `given` has the values to keep: JSON, or `!` and the reason why it is missing. `notes` has the
 --- digest of each value, for the job's event. If `+` comes before the digest, the event gets the value as well,
 --- unless the log is at its bound. `ids` and `events` are those of the jobs that succeeded.
 local function end_successes(ids, lines, events, given, notes)

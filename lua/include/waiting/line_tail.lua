@@ -5,7 +5,7 @@ Unread: ready
 Uses: state(rank) lane_states(lane_of) lane_members(put) wake(wake_needed) batch(call_many)
 ]]
 
-local tails    -- by priority: ids to append to a plain list; nil if there are none
+local tails    -- by priority: ids to append to a plain list; nil without any
 
 local function reset()
   tails = nil
