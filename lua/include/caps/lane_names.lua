@@ -1,7 +1,8 @@
 --[[ lane_names: what the name of a lane says, and how its members are written.
 
 A lane's name is its priority and its scopes (`2+task=send+tenant=acme`); a member of `waiting` is the lane's name, a place
-in line and an id. A lane's ORDER is its priority, then the place in line of its head without its first digit; RANK is how far the orders of one priority are from the next one's.
+in line and an id. A lane's ORDER is its priority, then the place in line of its head without its first digit;
+RANK is how far the orders of one priority are from the next one's.
 
 Kept: LANE_SHAPES
 Uses: scopes(is_counted) place(padded PLACE_FROM PLACE_UPTO PLACE_BEHIND) memo(remember MEMO_MAX)
