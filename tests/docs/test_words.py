@@ -125,7 +125,7 @@ def _counts(value: ast.FormattedValue) -> bool:
     return length or "," in spec or words.endswith(("losses", "claimed", "most", "max", "count"))
 
 
-def test_a_number_stands_before_a_noun_that_agrees_with_it() -> None:
+def test_a_noun_agrees_with_the_number_before_it() -> None:
     """It was "1 jobs", "1 connections" and "1 workers"."""
     files = [*(DOCS.parent / "rq_core").rglob("*.py")]
 

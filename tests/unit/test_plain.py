@@ -42,7 +42,7 @@ def test_a_program_says_what_it_returns_and_whether_it_writes(name: str) -> None
     assert writes == text.startswith("#!lua flags=allow-oom\n")
 
 
-def test_no_program_stands_in_python() -> None:
+def test_no_lua_is_in_python() -> None:
     """But for what assembles scripts, and what fakes a part of them for tests."""
     found = {
         path.relative_to(ROOT).as_posix()
