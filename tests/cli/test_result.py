@@ -1,4 +1,4 @@
-"""`rq-core result` says how a job ended, and prints what its handler returned."""
+"""`rq-core result` shows the outcome of a job, and its result."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_a_kept_value_is_printed_as_json(cli: CommandLine, client: Client) -> No
     )
 
 
-def test_result_says_why_a_value_is_missing(cli: CommandLine, client: Client) -> None:
+def test_the_command_says_why_a_result_is_missing(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, "!too_large")
 
     found = cli("result", "a")
 
     assert (0, "") == (found.exit_code, found.stdout), "standard output has values only"
-    assert "succeeded; its value is not there (too_large)\n" == found.stderr
+    assert "succeeded; its result is not available (too_large)\n" == found.stderr
 
 
 def test_result_exits_with_1_for_a_job_that_did_not_succeed(
