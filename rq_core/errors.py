@@ -339,7 +339,7 @@ class OutcomeUnknown(ServerError):
 
 
 class NoResult(RqCoreError):
-    """a job that was waited for has no value."""
+    """a job that was waited for has no result."""
 
     id: str
 
@@ -372,7 +372,7 @@ class JobGone(NoResult):
 
 
 class ResultUnavailable(NoResult):
-    """job {id} succeeded, but its value is not available: {why}."""
+    """job {id} succeeded, but its result is not available: {why}."""
 
     reason: str
     why: str

@@ -24,7 +24,7 @@ COMMANDS: Final[Commands] = {
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
     "queues": ("lists:queues", "Show the queues and how many jobs they have."),
     "job": ("job:job", "Show where a job stands, and what it waits for."),
-    "result": ("result:result", "Show how a job ended, and what its handler returned."),
+    "result": ("result:result", "Show the outcome of a job, and its result."),
     "jobs": (
         "lists:jobs",
         "List a queue's jobs, and name those of whose task no live worker has told.",

@@ -72,7 +72,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "id of a job that has ended → how, and until when another job of that id is a duplicate",
     ),
     Key("kept", "zset", "id → when to forget its value, or all that `results` has of it (Unix ms)"),
-    Key("returned", "hash", "id in `results` → the value that its handler returned (JSON)"),
+    Key("returned", "hash", "id in `results` → the job's result (JSON)"),
     Key("wake", "list", "a token, as a rule one; wakes one idle worker"),
     Key(
         "workers",

@@ -456,7 +456,7 @@ def test_no_server_is_one_clear_error_within_its_patience() -> None:
     assert time.monotonic() - started < 5
 
 
-async def test_no_server_is_told_to_every_async_caller() -> None:
+async def test_every_async_caller_gets_the_error_of_a_missing_server() -> None:
     app = App(f"redis://127.0.0.1:{free_port()}", patience=Patience(unsent=0.1))
     task = app.task(note)
 

@@ -111,7 +111,7 @@ def test_a_look_that_saw_only_cancelled_jobs_does_not_call_its_age_exact(seed: S
     assert (found.oldest_ready_ms, found.oldest_ready_exact) == (None, False)
 
 
-def test_a_job_that_waits_for_a_full_scope_is_told_apart_from_one_that_waits_for_a_worker(
+def test_a_job_that_waits_for_a_full_scope_is_not_counted_as_one_that_waits_for_a_worker(
     seed: Seed,
 ) -> None:
     seed.cap("task=t", 1)
@@ -199,7 +199,7 @@ def test_of_many_scopes_those_that_lanes_wait_for_come_first(seed: Seed) -> None
     assert [each.scope for each in found.full_scopes] == ["task=zz"]
 
 
-def test_a_look_tells_what_is_due_and_not_taken(seed: Seed) -> None:
+def test_a_look_shows_overdue_jobs_and_expired_leases(seed: Seed) -> None:
     seed.enqueue(seed.job("late", delay_ms=1), "lost")
     seed.claim()
     now, _ = seed.control.time()
@@ -211,7 +211,7 @@ def test_a_look_tells_what_is_due_and_not_taken(seed: Seed) -> None:
     assert (minutes(found.overdue_ms), found.leases_over) == (2, 1)
 
 
-def test_a_look_tells_when_a_worker_was_last_active_and_when_leases_end_again(seed: Seed) -> None:
+def test_a_look_shows_when_a_worker_was_last_active_and_when_leases_end_again(seed: Seed) -> None:
     seed.enqueue("a")
     assert look(seed).inactive_ms is None
     seed.claim()

@@ -212,7 +212,7 @@ def test_a_viewer_of_one_queue_sees_it_beside_others(control: Any, as_: As, redi
 
 
 @pytest.mark.parametrize("rules", [["+info"], ["+info", "+time", "+smembers", "%R~rqc:queues"]])
-def test_who_may_read_no_queue_is_told_so_and_redis_is_not_called_down(
+def test_a_user_who_may_read_no_queue_gets_an_error_and_redis_is_not_reported_as_down(
     control: Any, redis_url: str, rules: list[str]
 ) -> None:
     """`metrics --once` and `top` exited with 0, and the alert said that Redis does not answer."""
@@ -274,7 +274,7 @@ NOT_ITS_OWN = [
 
 
 @pytest.mark.parametrize("role, name", NOT_ITS_OWN)
-def test_what_is_not_a_role_s_own_is_refused_or_told_of(role: str, name: str) -> None:
+def test_a_role_has_no_script_of_another_role(role: str, name: str) -> None:
     assert name not in acl_roles.ROLES[role].scripts
     assert name not in acl_roles.beyond(role)
 

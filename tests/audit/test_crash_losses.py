@@ -154,7 +154,7 @@ def without_numbers(database: Database, queue: str) -> dict[str, list[tuple[Any,
     }
 
 
-def test_a_mirror_that_dies_over_an_emptied_outbox_tells_the_same(
+def test_a_mirror_that_dies_over_an_emptied_outbox_writes_the_same_rows(
     source: StreamSource, database: Database
 ) -> None:
     alive = Mortal(source, database, "alive", 0)

@@ -22,7 +22,7 @@ from tests.kit.fleet import QUEUE
 from tests.kit.seed import Seed
 
 
-def test_an_edit_is_told_with_old_and_new_and_its_job_has_the_new(
+def test_an_edit_is_logged_with_the_old_values_and_its_job_has_the_new_ones(
     client: Client, database: Database
 ) -> None:
     job = NewJob("a", QUEUE, profile("send"), "{}", delay_ms=60_000, lane="2+tenant=acme")

@@ -108,7 +108,7 @@ def test_a_moment_is_found_by_class_as_it_is_by_reading_all(long_log: Database) 
     assert compared > 100
 
 
-def test_the_same_seed_tells_the_same_log() -> None:
+def test_the_same_seed_makes_the_same_log() -> None:
     first, second = (LongLog(500, seed=7).read_outbox("mail", "-", 50) for _ in range(2))
 
     assert first == second != LongLog(500, seed=8).read_outbox("mail", "-", 50)

@@ -283,7 +283,7 @@ def test_the_fast_steps_do_what_the_table_says(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_batches_do_not_change_what_is_told(seed: int) -> None:
+def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(60)]
 
@@ -388,7 +388,7 @@ def test_a_claim_learns_its_task_from_a_baseline_however_the_log_is_cut() -> Non
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_claims_are_told_alike_if_the_log_begins_with_one(seed: int) -> None:
+def test_fold_and_derivation_agree_on_claims_if_the_log_begins_with_one(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(300)]
     claims = [n for n, (_, raw) in enumerate(told) if raw["type"] == "claimed"]
@@ -456,7 +456,7 @@ def test_a_job_that_was_turned_away_has_a_row_and_no_claim() -> None:
 
 
 @pytest.mark.parametrize("lane", [7, "x" * (LANE_LENGTH_MAX + 1)])
-def test_a_lane_that_is_none_goes_to_quarantine(lane: Any) -> None:
+def test_an_invalid_lane_goes_to_quarantine(lane: Any) -> None:
     raw = {"type": "enqueued", "at": "1", "by": "p"}
     raw["jobs"] = json.dumps([["a", 1, None, "send", "normal", 3, 3, "d", lane]])
 

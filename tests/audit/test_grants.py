@@ -157,7 +157,7 @@ def test_a_mirror_that_does_not_own_the_tables_says_that_it_makes_no_months(
     assert verify(owner).verdict is Verdict.HOLDS
 
 
-def test_a_role_that_does_not_see_the_schema_is_told_which(
+def test_the_error_of_a_role_that_does_not_see_the_schema_names_the_schema(
     client: Client, owner: Database, as_: As, superuser: psycopg.Connection
 ) -> None:
     """A mirror would otherwise begin another log where its search path leads."""

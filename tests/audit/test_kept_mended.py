@@ -170,7 +170,7 @@ def test_a_line_of_a_job_that_the_log_does_not_know_is_removed(
     assert len(seed.snapshot()["results"]) == 6
 
 
-def test_a_line_for_which_another_job_stands_is_not_told_by_the_log(
+def test_a_line_that_refers_to_another_job_is_not_compared_with_the_log(
     seed: Seed, database: Database
 ) -> None:
     """Such a call is no event."""
@@ -214,7 +214,7 @@ def test_a_line_of_a_job_that_the_log_may_have_missed_stays(
     assert "perhaps" in seed.snapshot()["results"]
 
 
-def test_a_remembered_id_with_anothers_claim_stays_if_the_rest_cannot_be_told(
+def test_a_remembered_id_with_anothers_claim_stays_if_the_log_does_not_know_the_rest(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     """Without its line another job of the id could begin."""
@@ -234,7 +234,7 @@ def test_a_remembered_id_with_anothers_claim_stays_if_the_rest_cannot_be_told(
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, outbox_lost])
-def test_what_a_job_asked_for_is_not_told_behind_a_gap(
+def test_an_instant_that_a_job_asked_for_is_not_repaired_after_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     """Its id may have been another job's there, which asked for something else and ended so as well."""
@@ -291,7 +291,7 @@ def move(seed: Seed, by: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, outbox_lost])
-def test_a_moment_behind_a_gap_stands(
+def test_the_instant_of_a_name_is_not_repaired_after_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     happens(seed, database, drain)

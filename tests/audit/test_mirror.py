@@ -286,7 +286,7 @@ def test_missing_entries_are_a_recorded_gap(
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 1
 
 
-def test_a_changed_anchor_is_kept_and_what_follows_it_is_told_again(
+def test_a_changed_anchor_is_kept_and_the_jobs_after_it_are_logged_again(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -333,7 +333,7 @@ def test_an_emptied_outbox_makes_redis_begin_one_epoch(
     ]  # fmt: skip
 
 
-def test_a_loss_under_passed_numbers_is_told_of_the_epoch_that_lost_it_alone(
+def test_a_loss_under_passed_numbers_is_recorded_for_the_epoch_that_lost_it_alone(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """The baseline that the mirror then asks for begins an epoch, too, in the same batch, and goes on from the last."""
@@ -382,7 +382,7 @@ def test_an_entry_that_is_missing_before_an_epoch_in_the_same_read_is_a_gap(
     assert turns == [1, 1, 2, 0]
 
 
-def test_an_epoch_tells_what_was_lost_before_it(
+def test_an_epoch_records_the_entries_that_were_lost_before_it(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")

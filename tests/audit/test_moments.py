@@ -66,7 +66,7 @@ def said(database: Database, *arguments: str) -> str:
     [(-1, "", ""), (0, "a", "bcd"), (99, "a", "bcd"), (150, "b", "cd"), (250, "b", "c"),
      (350, "c", "b")],
 )  # fmt: skip
-def test_a_moment_is_told_by_who_ran_and_who_waited(
+def test_a_moment_shows_the_jobs_that_ran_and_those_that_waited(
     one_at_a_time: None, database: Database, at_ms: int, running: str, waiting: str
 ) -> None:
     moment = timeline.at(database.readers, QUEUE, T0 + at_ms)
@@ -77,7 +77,7 @@ def test_a_moment_is_told_by_who_ran_and_who_waited(
         assert moment.scopes["tenant=acme"] == (1, [running])
 
 
-def test_a_moment_outside_the_log_is_told_as_such(
+def test_a_moment_outside_the_log_has_a_caveat(
     one_at_a_time: None, writer: StreamWriter, database: Database
 ) -> None:
     """That nothing is told of it does not mean that nothing was."""
@@ -160,7 +160,7 @@ def test_a_job_that_was_cancelled_waited_until_then(
     assert "until it was cancelled; held back by tenant=acme" in told
 
 
-def test_a_wait_is_told_with_how_long_each_scope_was_full_and_by_whom(
+def test_a_wait_shows_how_long_each_scope_was_full_and_who_held_it(
     one_at_a_time: None, database: Database
 ) -> None:
     (answer,) = timeline.why(database.readers, "c")
@@ -270,7 +270,7 @@ def test_why_and_at_tell_of_delays_suspects_and_lost_workers(
 
 
 @pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "still-waits"])
-def test_why_tells_a_retry_s_delay_from_the_wait_for_a_worker(
+def test_why_separates_a_retry_s_delay_from_the_wait_for_a_worker(
     claimed: bool, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """The delay was said to last until the claim, beside a wait from its end on."""
@@ -365,7 +365,7 @@ def test_the_views_count_successes_lanes_workers_and_holders(
     assert view("failures_by_error") == []
 
 
-def test_failures_are_told_by_error(
+def test_failures_are_counted_by_error(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3])

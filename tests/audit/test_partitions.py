@@ -110,7 +110,7 @@ def test_a_large_default_partition_is_left_to_its_owner(
     assert in_default(postgres) == 0
 
 
-def test_a_reader_that_holds_a_partition_up_is_told_and_soon_tried_again(
+def test_a_partition_that_a_reader_holds_up_is_logged_once_and_tried_again_soon(
     postgres: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "PARTITIONS_AGAIN_S", 0.0)
@@ -154,7 +154,7 @@ def test_an_old_month_is_dropped_but_for_what_is_kept(
                 connection.execute(text(statement))
 
 
-def test_a_month_of_which_nothing_is_kept_is_gone(
+def test_a_month_is_dropped_once_none_of_its_rows_is_kept(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     mirror = Mirror(source, postgres, QUEUE, limits=BatchLimits(events=20))

@@ -254,7 +254,7 @@ def test_an_error_of_ten_megabytes_fits(
 
 
 @pytest.mark.parametrize("stray", ["18446744073709551615-0", f"{2**63}-0", f"{2**53 + 2}-0"])
-def test_a_number_beyond_sql_is_told_and_goes_with_the_doctor(
+def test_a_number_beyond_sql_is_reported_and_the_doctor_removes_it(
     stray: str, valkey_url: str, database: Database
 ) -> None:
     """The mirror tried it again for ever, and then called it quarantined each time."""

@@ -427,7 +427,7 @@ def test_the_command_says_what_leaves_and_refuses_clearly(
     assert (row["actor"], row["jobs"], row["events"]) == ("ada", did["jobs"], did["events"])
 
 
-def test_one_job_that_leaves_is_told_in_the_singular(
+def test_prune_writes_one_job_in_the_singular(
     writer: StreamWriter, mirror: Mirror, audit_url: str, database: Database
 ) -> None:
     """It was "1 jobs would leave"."""

@@ -71,7 +71,7 @@ def test_a_report_counts_and_measures(
 
 
 @pytest.mark.parametrize("ask", [history.report, window.report], ids=["whole", "window"])
-def test_a_rate_is_told_of_a_second_or_more(
+def test_a_report_has_a_throughput_only_for_a_second_or_more(
     ask: Callable[..., history.Report], writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """One single job counted as 1,000 jobs per second."""
@@ -271,7 +271,7 @@ def test_report_prints_tables_or_json(log: str, monkeypatch: pytest.MonkeyPatch)
     assert (task["task"], task["jobs"], task["succeeded"]) == ("send", 3, 2)
 
 
-def test_a_time_is_told_as_people_say_it(log: str) -> None:
+def test_commands_take_times_as_people_write_them(log: str) -> None:
     """`at` and `report` wanted a date, in UTC, for what was ten minutes ago."""
     moments = ("10m ago", "00:00", "2026-11-21 10:00")
     for words in (

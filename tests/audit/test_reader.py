@@ -195,7 +195,7 @@ def test_a_database_that_is_away_is_an_error_of_the_log() -> None:
     reader.close()
 
 
-def test_a_database_without_tables_is_told(audit_url: str) -> None:
+def test_a_database_without_tables_is_refused(audit_url: str) -> None:
     reader = open_reader(audit_url)
 
     with pytest.raises(AuditEmpty):

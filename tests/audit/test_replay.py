@@ -933,7 +933,7 @@ def test_a_baseline_says_who_holds_what() -> None:
     ]
 
 
-def test_what_is_in_quarantine_cannot_be_told(log: MemoryWriter) -> None:
+def test_an_entry_in_quarantine_is_noted_and_is_no_violation(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a"])  # without its number
     log.jobs("succeeded", ["a", f"{log.epoch}-{log.seq}"])
@@ -944,7 +944,7 @@ def test_what_is_in_quarantine_cannot_be_told(log: MemoryWriter) -> None:
     assert "quarantine" in found.notes[0].says
 
 
-def test_a_log_without_events_tells_nothing() -> None:
+def test_a_log_without_events_has_a_note() -> None:
     found = Replay("mail")
     found.finish()
 

@@ -485,7 +485,7 @@ def test_epochs_that_the_events_do_not_show_are_found_though_the_chain_was_forge
 # What cannot be told: exit status 2.
 
 
-def test_one_of_anything_is_told_in_the_singular(
+def test_verify_writes_one_of_anything_in_the_singular(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """It was "1 events in 1 entries and 1 batches"."""
@@ -499,21 +499,21 @@ def test_one_of_anything_is_told_in_the_singular(
     assert "  holds: 2 events in 2 entries and 2 batches, 1 job alive\n" in alive
 
 
-def test_without_events_nothing_can_be_told(mirror: Mirror, database: Database) -> None:
+def test_without_events_the_verdict_is_unknown(mirror: Mirror, database: Database) -> None:
     mirror.attach()
 
     assert command(database, "verify").exit_code == 2
     assert command(database, "verify", "--queue", "nobody").exit_code == 2
 
 
-def test_without_a_database_nothing_can_be_told(tmp_path: Any) -> None:
+def test_without_a_database_the_verdict_is_unknown(tmp_path: Any) -> None:
     missing = audit("verify", "--audit", str(tmp_path / "none.db"))
     nothing = audit("verify")
 
     assert (missing.exit_code, nothing.exit_code) == (2, 2)
 
 
-def test_a_recorded_gap_cannot_be_told(
+def test_the_verdict_of_a_recorded_gap_is_unknown(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.queue_event("paused")
@@ -530,7 +530,7 @@ def test_a_recorded_gap_cannot_be_told(
     assert said.output.splitlines()[-1] == "unknown"
 
 
-def test_what_is_in_quarantine_cannot_be_told(
+def test_the_verdict_of_an_entry_in_quarantine_is_unknown(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.raw({"type": "claimed", "by": "w-1", "jobs": "{"})
@@ -580,7 +580,7 @@ def test_only_what_happened_since_is_judged(log: Log, database: Database) -> Non
     assert status("yesterday") == 2
 
 
-def test_two_queues_are_told_apart(
+def test_each_queue_has_its_own_verdict(
     log: Log, make_mirror: Callable[..., Mirror], writer: StreamWriter, database: Database
 ) -> None:
     other = StreamWriter(writer.source, "other")

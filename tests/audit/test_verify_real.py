@@ -546,7 +546,7 @@ def test_an_entry_that_was_taken_out_of_the_outbox_is_missed(
     assert any(says.startswith("Redis lacks entries between") for says in found), found
 
 
-def test_an_outbox_that_lost_the_anchor_is_told(
+def test_an_outbox_that_lost_the_anchor_is_reported(
     client: Client, database: Database, level: Fleet
 ) -> None:
     (entries,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
@@ -557,7 +557,7 @@ def test_an_outbox_that_lost_the_anchor_is_told(
     ]
 
 
-def test_the_command_compares_with_redis_if_it_is_told_which(
+def test_verify_compares_with_redis_if_it_is_given_a_url(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     def command(*arguments: str) -> Any:
@@ -579,7 +579,7 @@ def test_the_command_compares_with_redis_if_it_is_told_which(
     assert command().exit_code == 0
 
 
-def test_doctor_compares_with_sql_if_it_is_told_which(
+def test_doctor_compares_with_sql_if_it_is_given_a_url(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     """What it can mend within Redis it mends; what only SQL still has it names."""

@@ -241,9 +241,7 @@ def test_an_answer_without_rows_repeats_what_was_asked_for_as_text(
     assert_harmless(result.output)
 
 
-def test_a_log_without_tables_is_told_in_one_line_where_a_result_is_asked_for(
-    valkey_url: str, tmp_path: Path
-) -> None:
+def test_result_reports_a_log_without_tables_in_one_line(valkey_url: str, tmp_path: Path) -> None:
     file = tmp_path / "empty.db"
     file.touch()
 

@@ -187,7 +187,7 @@ def test_worker_runs_what_the_command_line_enqueued(
     assert "worker started" in {json.loads(line)["message"] for line in done.stderr.splitlines()}
 
 
-def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(
+def test_the_error_of_a_missing_module_names_the_directory_that_was_searched(
     project: Path, shell: Callable[..., CompletedProcess[str]]
 ) -> None:
     done = shell("worker", "task:app", cwd=project)

@@ -224,7 +224,7 @@ def test_a_queue_that_is_used_before_the_mirror_has_the_event_stays(
     assert verify(database).verdict is Verdict.HOLDS
 
 
-def test_what_redis_lost_is_told_though_the_queue_was_deleted_once(
+def test_a_loss_of_redis_is_reported_though_the_queue_was_deleted_once(
     cli: CommandLine, client: Client, valkey: RedisServer, database: Database
 ) -> None:
     """A deletion excuses no later loss."""

@@ -45,7 +45,7 @@ def test_job_says_how_a_remembered_job_ended(cli: CommandLine, done: str) -> Non
     assert facts["once_ms"] > facts["at_ms"]
 
 
-def test_job_says_which_job_stands_for_an_id(cli: CommandLine) -> None:
+def test_job_shows_the_job_that_a_remembered_id_refers_to(cli: CommandLine) -> None:
     app = App(cli.url)
 
     @app.task(queue="mail", unique=Unique(per="to"))

@@ -31,7 +31,7 @@ def test_workers_of_all_queues_are_listed_once(cli: CommandLine, client: Client)
     assert [each["worker"] for each in cli.json("workers", "--queue", "mail")] == ["w-1"]
 
 
-def test_workers_of_one_queue_with_different_code_are_told(
+def test_workers_of_one_queue_with_different_code_are_reported(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send")

@@ -117,7 +117,7 @@ def test_a_difference_of_kept_results_is_named_and_mended(
 
 
 @pytest.mark.parametrize("plant", [put_another_value_in_its_place, lose_a_value])
-def test_a_value_that_is_not_the_handlers_is_told_to_no_caller_and_the_others_stay(
+def test_no_caller_gets_a_value_that_is_not_the_handlers_and_the_others_stay(
     seed: Seed, plant: Callable[[Seed], None]
 ) -> None:
     plant(seed)
@@ -137,7 +137,7 @@ OF_OTHERS = pytest.mark.parametrize(
 
 
 @OF_OTHERS
-def test_instead_of_a_result_of_another_job_a_caller_is_told_what_the_log_says(
+def test_a_caller_gets_the_outcome_in_the_log_instead_of_a_result_of_another_job(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)

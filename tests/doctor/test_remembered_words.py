@@ -80,7 +80,9 @@ def test_the_finding_says_what_differs(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["done", "plain"])
-def test_a_word_of_a_job_whose_beginning_was_trimmed_is_not_told(seed: Seed, job_id: str) -> None:
+def test_a_results_line_is_not_compared_if_the_jobs_first_event_was_trimmed(
+    seed: Seed, job_id: str
+) -> None:
     """Only its last event is there: what it asked for is not known, and stays as it is."""
     at = [e.id for e in seed.entries() if any(j.job_id == job_id for j in e.jobs)][-1]
     seed.control.xtrim(seed.keys("outbox"), minid=str(at), approximate=False)
@@ -92,7 +94,9 @@ def test_a_word_of_a_job_whose_beginning_was_trimmed_is_not_told(seed: Seed, job
     assert before == line_of(seed, job_id)
 
 
-def test_a_word_of_a_job_behind_whose_end_entries_are_missing_is_not_told(seed: Seed) -> None:
+def test_a_results_line_is_not_compared_if_entries_after_the_jobs_end_are_missing(
+    seed: Seed,
+) -> None:
     forge(seed, "done", " until=18", " until=17")
     seed.control.xdel(seed.keys("outbox"), str(seed.entries()[-2].id))
 
@@ -168,7 +172,7 @@ def test_what_a_restore_lets_be_remembered_is_no_lie(seed: Seed) -> None:
     assert [] == look(seed)
 
 
-def test_an_id_for_which_another_job_stands_is_no_lie(seed: Seed) -> None:
+def test_an_id_that_refers_to_another_job_is_no_lie(seed: Seed) -> None:
     """Such a call is no event, and a job that had the id before has ended."""
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
@@ -187,7 +191,9 @@ def throttle(seed: Seed, job_id: str) -> str:
     return f"{job_id} {seed.now + HOUR}"
 
 
-def test_a_moment_whose_job_was_trimmed_from_the_outbox_stands(seed: Seed) -> None:
+def test_the_instant_of_a_name_is_not_compared_if_its_job_was_trimmed_from_the_outbox(
+    seed: Seed,
+) -> None:
     throttle(seed, "late")
     seed.complete(seed.claim_one("late"))
     seed.control.hset(seed.keys("slots"), "unique|t/user=9", f"late {seed.now + 2 * HOUR}")
@@ -197,7 +203,9 @@ def test_a_moment_whose_job_was_trimmed_from_the_outbox_stands(seed: Seed) -> No
     assert [] == look(seed)
 
 
-def test_a_moment_behind_whose_beginning_entries_are_missing_stands(seed: Seed) -> None:
+def test_the_instant_of_a_name_is_not_compared_if_entries_after_the_jobs_enqueue_are_missing(
+    seed: Seed,
+) -> None:
     """Another job of the id may have taken the name there."""
     throttle(seed, "late")
     seed.enqueue("x", "y", delay_ms=HOUR)

@@ -99,7 +99,7 @@ ROWS: dict[str, Callable[[Seed], object]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_of_which_nothing_can_be_read_is_named(seed: Seed, name: str) -> None:
+def test_an_unreadable_row_is_named(seed: Seed, name: str) -> None:
     ROWS[name](seed)
 
     says = only(look(seed), Kind.UNREADABLE)

@@ -40,7 +40,7 @@ def works(
     (["t"], "lack the task or refuse its arguments"),
     (["other"], "do not have this task"),
 ])  # fmt: skip
-def test_jobs_that_workers_gave_back_are_told_with_their_task(
+def test_the_cause_of_jobs_that_workers_gave_back_names_their_task(
     seed: Seed, tasks: list[str], why: str
 ) -> None:
     seed.enqueue("a", "b")
@@ -118,7 +118,7 @@ def test_a_worker_that_stopped_in_order_is_not_taken_for_one_that_fell_silent(se
     assert said(seed)["RqCoreNoWorker"] == "1 ready, and no worker runs; one fell silent 10 min ago"
 
 
-def test_one_of_anything_is_told_in_the_singular(seed: Seed) -> None:
+def test_causes_write_one_of_anything_in_the_singular(seed: Seed) -> None:
     seed.cap("queue", 1)
     seed.enqueue("a", "b")
     seed.claim()

@@ -95,7 +95,7 @@ def test_a_wait_ends_once() -> None:
     assert waits.next_at() is None
 
 
-def test_the_trouble_of_the_last_look_is_told_when_the_time_is_up() -> None:
+def test_a_wait_that_times_out_gets_the_error_of_its_last_look() -> None:
     told: list[Told] = []
     waits, trouble = Waits(), ServerUnavailable(url="redis://x", why="away")
     waits.add(Wait("q", "a", 0.0, told.append), 0.0)
@@ -106,7 +106,7 @@ def test_the_trouble_of_the_last_look_is_told_when_the_time_is_up() -> None:
     assert [trouble] == told
 
 
-def test_of_many_jobs_that_are_due_the_first_are_told_before_the_last_are_looked_at() -> None:
+def test_many_jobs_that_are_due_are_looked_at_in_parts() -> None:
     """Of 260,000 jobs none was told before all were looked at, long after the time was up."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
@@ -127,7 +127,7 @@ def hearing(*ids: str) -> tuple[Waits, list[Wait], object]:
     return waits, found, subscription
 
 
-def test_jobs_whose_ends_are_told_are_looked_at_rarely_and_together() -> None:
+def test_jobs_with_a_subscription_are_looked_at_rarely_and_together() -> None:
     waits, (first, *_), subscription = hearing("a")
     times = []
     while (at := waits.next_at()) is not None and at < 90.0:

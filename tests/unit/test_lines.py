@@ -102,7 +102,7 @@ async def test_replies_that_are_false_or_nothing_are_replies(valkey_url: str) ->
     direct.close()
 
 
-async def test_an_error_stands_in_the_place_of_its_reply(valkey_url: str) -> None:
+async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -> None:
     """With its code, unless that is ERR; those after it are still the replies to their own commands."""
     commands = [
         ["ECHO", "1"],

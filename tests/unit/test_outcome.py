@@ -73,7 +73,7 @@ def test_an_invalid_time_to_keep_results_is_refused(app: App, value: Any) -> Non
 @pytest.mark.parametrize(
     "value, keep_ms", [(True, 3_600_000), (60, 60_000), (timedelta(days=1), 86_400_000)]
 )
-def test_the_time_stands_in_the_ties_and_the_word_in_the_json(
+def test_the_retention_is_in_the_ties_and_the_word_digest_in_the_json(
     app: App, value: Any, keep_ms: int
 ) -> None:
     def send(to: str) -> str:

@@ -1,7 +1,6 @@
-"""Programs of lua/plain: what is sent, and that no program stands in Python."""
+"""Programs of lua/plain: the text that is sent, and the header of each."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,6 @@ from rq_core.scripts import script
 from rq_core.scripts.header import HeaderError
 from rq_core.scripts.plain import plain, plain_names
 from scripts.docs.lint import text_of
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_keys_arguments_and_constants_have_their_names() -> None:
@@ -40,15 +37,3 @@ def test_a_program_says_what_it_returns_and_whether_it_writes(name: str) -> None
 
     assert "\nReturns: " in header
     assert writes == text.startswith("#!lua flags=allow-oom\n")
-
-
-def test_no_program_stands_in_python() -> None:
-    """But for what assembles scripts, and what fakes a part of them for tests."""
-    found = {
-        path.relative_to(ROOT).as_posix()
-        for package in ("rq_core", "sql_audit")
-        for path in (ROOT / package).glob("**/*.py")
-        if re.search(r"redis\.p?call", path.read_text(encoding="utf-8"))
-    }
-
-    assert found == {"rq_core/scripts/binding.py", "rq_core/testing.py"}

@@ -40,7 +40,9 @@ def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
         assert part is point.load()
 
 
-def test_a_missing_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_plugin_says_that_no_package_provides_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(plugins, "_points", lambda _group: {})
 
     for find in (

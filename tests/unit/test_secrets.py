@@ -108,7 +108,7 @@ def test_no_error_of_a_database_has_a_password(url: str, password: str, tmp_path
 
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize("url", [*REDIS, *SQL])
-def test_a_password_is_masked_wherever_a_url_stands_in_a_text(url: str, password: str) -> None:
+def test_a_password_is_masked_wherever_a_text_has_a_url(url: str, password: str) -> None:
     url = url.format(p=password)
 
     for text in (url, f"cannot reach {url}, says redis-py", f"({url!r})", f"url={url}"):

@@ -145,7 +145,7 @@ async def test_a_stored_cap_of_the_old_name_counts_old_jobs_beside_the_new_one(
     }
 
 
-async def test_the_hook_of_the_new_task_is_told_of_old_jobs_that_died(
+async def test_the_hook_of_the_new_task_runs_for_old_jobs_that_died(
     make_app: Callable[[], App],
 ) -> None:
     app = make_app()

@@ -201,7 +201,7 @@ def _said(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == logger]
 
 
-async def test_what_a_person_set_is_kept_and_told(
+async def test_a_cap_that_an_operator_set_is_kept_and_logged(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app()

@@ -44,7 +44,7 @@ async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_los
     assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
 
 
-async def test_a_sync_handler_is_told_at_its_timeout_and_its_late_success_counts_for_nothing(
+async def test_the_late_success_of_a_sync_handler_after_its_timeout_counts_for_nothing(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.gated_in_thread.with_options(timeout=0.1, max_attempts=1).enqueue()

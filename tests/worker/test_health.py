@@ -173,7 +173,7 @@ def test_age_is_that_of_the_last_claim(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:x", "70000", "-1"])
-def test_an_address_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="PORT"):
         http_port.parse_address(text)
 

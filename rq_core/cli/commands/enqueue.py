@@ -97,7 +97,7 @@ class _Command(click.Command):
     "keys",
     multiple=True,
     metavar="NAME=VALUE",
-    help="The key of a cap that the task takes from a function.",
+    help="A value that the task takes from a function, such as tenant=acme.",
 )
 @click.option(
     "--app",

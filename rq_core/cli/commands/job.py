@@ -36,7 +36,7 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
 
     If it waits for a cap: for which, which jobs hold it now, and how many are ahead of it. A finished job
     has left Redis; `rq-core audit history ID --audit URL` knows it still, and its tracebacks. While its id is
-    remembered or its result kept, this says how it ended, and what its handler returned.
+    remembered or its result kept, this shows its outcome and its result.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, queue)

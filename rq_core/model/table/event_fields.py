@@ -96,7 +96,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _ID, _FENCE,
         EventField(
             "value_digest",
-            "first 32 hex digits of the SHA-256 of the value that its handler returned, as JSON; null: none is kept",
+            "first 32 hex digits of the SHA-256 of the result's JSON; null: no result is kept",
         ),
         EventField(
             "value",

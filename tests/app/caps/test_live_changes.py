@@ -106,7 +106,7 @@ def test_what_code_does_not_declare_is_not_given_back(app: App, other: App, scop
     ) == before
 
 
-def test_a_cap_that_code_no_longer_declares_is_kept_and_told(app: App, redis_url: str) -> None:
+def test_a_cap_that_code_no_longer_declares_is_kept_and_reported(app: App, redis_url: str) -> None:
     """It held on, also for jobs of the new code, and nobody was told."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()

@@ -215,7 +215,7 @@ def test_who_lacks_the_channel_waits_by_looks_and_the_log_says_so_once(
     assert "`rq-core acl producer` prints" in said[0]
 
 
-def test_where_workers_lack_the_channel_looks_find_what_is_not_told_and_the_log_says_so_once(
+def test_where_workers_lack_the_channel_looks_find_the_ends_and_the_log_says_so_once(
     app: App,
     as_: As,
     redis_server: RedisServer,
@@ -368,7 +368,7 @@ def test_a_message_that_comes_while_another_queue_is_left_is_heard(
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_a_right_that_is_missing_is_told_once_for_all_threads_that_wait(
+def test_a_missing_right_is_logged_once_for_all_threads_that_wait(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture, control: Any
 ) -> None:
     """Each thread told it anew, and had Redis note another refusal."""
@@ -399,7 +399,7 @@ def test_the_advice_names_another_prefix(as_: As, caplog: pytest.LogCaptureFixtu
     assert "`rq-core acl producer --prefix mine` prints" in caplog.text
 
 
-def test_ends_that_no_client_asked_to_be_told_are_nobodys_fault(
+def test_an_end_that_no_client_subscribed_to_is_not_logged_as_a_missing_right(
     app: App, control: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where this process was stopped for longer than it had said that it waits."""

@@ -94,7 +94,7 @@ def test_a_wait_ends_with_the_job_and_says_how_it_ended(
     assert handle.id == outcome.id
 
 
-def test_a_dead_job_tells_its_error_without_an_audit_database(app: App) -> None:
+def test_a_dead_job_has_its_error_without_an_audit_database(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
 
@@ -130,7 +130,7 @@ def test_a_replaced_job_names_the_one_in_its_place(app: App, audited: Mirror) ->
         outcome.value  # noqa: B018 - it raises
 
 
-def test_a_pruned_job_still_tells_what_it_died_of(app: App, audited: Mirror) -> None:
+def test_a_pruned_job_still_has_its_reason_and_error(app: App, audited: Mirror) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
     app.client.run(app.client.calls.admin.prune(QUEUE, [handle.id]))
@@ -346,7 +346,7 @@ def test_as_completed_times_out_as_a_whole(app: App) -> None:
         next(ended)
 
 
-def test_enqueue_many_gives_a_handle_of_each_job_that_stands(app: App) -> None:
+def test_enqueue_many_returns_a_handle_of_each_new_or_existing_job(app: App) -> None:
     task = app.tasks["note"]
     known = task.with_options(id="known").enqueue(0)
     other = task.with_options(queue="other")

@@ -78,7 +78,7 @@ def test_a_mirror_finds_an_empty_redis_before_any_client_returns(
     assert [loss.jobs for loss in result.losses] == [2]
 
 
-def test_an_empty_server_whose_clock_is_behind_is_told_too(
+def test_a_loss_is_found_also_if_the_empty_server_has_a_clock_that_is_behind(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -242,7 +242,7 @@ def test_a_mirror_that_redis_forgot_is_made_known_again_though_that_failed_once(
     assert states(database) == {"a": "ready", "b": "ready"}
 
 
-def test_a_loss_is_reported_still_when_the_epoch_that_told_of_it_is_forgotten(
+def test_a_loss_is_still_reported_when_redis_forgets_the_epoch_that_recorded_it(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Redis goes back twice, the second time to before it noticed the first."""

@@ -62,7 +62,7 @@ def found_by(done: Result) -> list[str]:
             if report["queue"] is not None]  # fmt: skip
 
 
-def test_a_mirror_that_begins_tells_the_loss(
+def test_a_mirror_records_the_loss_when_it_starts(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """It knew queues from Redis' list only, and had nothing to do."""
@@ -155,7 +155,7 @@ def test_a_queue_that_was_deleted_agrees_with_its_log(
     assert found_by(doctor(server, database)) == []
 
 
-def test_a_queue_that_was_deleted_from_sql_alone_cannot_be_told(
+def test_a_queue_that_was_deleted_from_sql_alone_is_unknown(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """To compare the others said that the log holds."""

@@ -31,7 +31,7 @@ from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 
 
-def test_a_job_whose_state_was_deleted_by_hand_is_told_to_be_gone_first(
+def test_a_job_whose_state_was_deleted_by_hand_is_logged_as_gone_before_it_is_restored(
     client: Client, database: Database
 ) -> None:
     """Redis' history did not break, so the log takes it for alive."""

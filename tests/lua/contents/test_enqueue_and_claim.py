@@ -298,7 +298,7 @@ def test_claim_ends_at_the_byte_bound_but_takes_one(seed: Seed) -> None:
     assert [["a"], ["b", "c"], [], ["d"]] == taken
 
 
-def test_claim_sweeps_no_more_than_it_is_told(seed: Seed) -> None:
+def test_claim_sweeps_at_most_as_many_jobs_as_it_is_asked_to(seed: Seed) -> None:
     """Each kind has its own bound; the rest is done by the claims that follow."""
     for n in range(5):
         seed.running(f"lost-{n}")

@@ -70,7 +70,7 @@ def test_a_success_keeps_its_value(seed: Seed, lane: str, turn: bool) -> None:
     assert {"a": Succeeded("a", Kept('"ü"', "t"), None)} == look(seed, "a")
 
 
-def test_what_is_kept_stands_in_the_line_and_in_the_event(seed: Seed) -> None:
+def test_enqueue_writes_the_retention_into_the_line_and_the_event(seed: Seed) -> None:
     enqueue(seed, "a")
     enqueue(seed, "b", unique="keep", name="t/b", expires_in_ms=HOUR)
     enqueue(seed, "c", remember_ms=HOUR)
@@ -177,7 +177,7 @@ OTHER_ENDS: list[tuple[Callable[[Seed], None], Outcome[Any]]] = [
 
 @LANES
 @pytest.mark.parametrize("end, outcome", OTHER_ENDS, ids=lambda each: getattr(each, "__name__", ""))
-def test_every_end_tells_its_outcome(
+def test_each_end_has_its_outcome(
     seed: Seed, lane: str, end: Callable[[Seed], None], outcome: Outcome[Any]
 ) -> None:
     enqueue(seed, "a", lane=lane, expires_in_ms=86_400_000)
@@ -188,7 +188,7 @@ def test_every_end_tells_its_outcome(
     assert getattr(outcome, "reason", "") == getattr(found, "reason", "")
 
 
-def test_a_dead_job_tells_its_reason_after_it_was_pruned(seed: Seed) -> None:
+def test_the_outcome_of_a_dead_job_has_its_reason_after_it_was_pruned(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_a_final_failure(seed)
     seed.prune("a")

@@ -25,7 +25,7 @@ def enqueue(seed: Seed, *ids: str, how: str = "keep", **options: Any) -> Any:
     return seed.enqueue(*(seed.job(i, unique=how, name=NAME, **options) for i in ids))
 
 
-def test_a_name_stands_in_the_line_the_event_and_slots(seed: Seed) -> None:
+def test_enqueue_writes_a_name_into_the_line_the_event_and_slots(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
@@ -160,7 +160,9 @@ def test_a_job_that_was_claimed_is_not_replaced(seed: Seed, waits_again: bool) -
 
 
 @pytest.mark.parametrize(("how", "stands"), [("keep", 0), ("reject", 0), ("replace", 249)])
-def test_of_one_name_in_one_call_one_job_stands(seed: Seed, how: str, stands: int) -> None:
+def test_of_the_jobs_with_one_name_in_one_call_one_is_enqueued(
+    seed: Seed, how: str, stands: int
+) -> None:
     jobs = [seed.job(f"j-{n}", unique=how, name=NAME) for n in range(250)]
     found = seed.enqueue(*jobs)
     one = jobs[stands].id

@@ -31,7 +31,7 @@ def test_ends_of_one_call_are_one_message(seed: Seed, listener: Listener) -> Non
     assert ["a", "b", "c"] == listener.told()
 
 
-def test_a_job_that_lives_on_is_not_told(seed: Seed, listener: Listener) -> None:
+def test_no_message_is_sent_for_a_job_that_lives_on(seed: Seed, listener: Listener) -> None:
     seed.enqueue("retried", "rolled-back", "edited", delay_ms=0)
     listener.listen(seed)
     retried, rolled_back, edited = seed.claim().jobs
@@ -42,9 +42,7 @@ def test_a_job_that_lives_on_is_not_told(seed: Seed, listener: Listener) -> None
     assert [] == listener.told()
 
 
-def test_nothing_is_told_where_no_client_has_said_that_it_waits(
-    seed: Seed, listener: Listener
-) -> None:
+def test_no_message_is_sent_where_no_client_waits(seed: Seed, listener: Listener) -> None:
     seed.enqueue("a", "b")
     first, second = seed.claim().jobs
     listener.listen(seed.of("other"))
@@ -59,7 +57,7 @@ def test_nothing_is_told_where_no_client_has_said_that_it_waits(
     assert ["b"] == listener.told()
 
 
-def test_ends_are_told_for_a_minute_and_a_call_again_makes_it_longer(
+def test_messages_are_sent_for_a_minute_and_another_call_prolongs_it(
     seed: Seed, listener: Listener
 ) -> None:
     seed.enqueue("a", "b", "c")
@@ -96,7 +94,7 @@ def test_a_second_client_that_waits_does_not_change_the_queues_facts(seed: Seed)
     assert str(seed.now + LISTEN_MS) == seed.meta("awaited")
 
 
-def test_a_clock_that_goes_back_does_not_have_ends_told_for_ever(seed: Seed) -> None:
+def test_messages_end_in_time_though_the_clock_goes_back(seed: Seed) -> None:
     seed.enqueue("a")
     listens(seed)
     seed.clock.set(seed.now - 86_400_000)
@@ -106,9 +104,7 @@ def test_a_clock_that_goes_back_does_not_have_ends_told_for_ever(seed: Seed) -> 
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
-def test_a_settlement_that_is_refused_tells_nothing(
-    seed: Seed, listener: Listener, many: bool
-) -> None:
+def test_a_refused_settlement_sends_no_message(seed: Seed, listener: Listener, many: bool) -> None:
     claim = seed.running("a")
     other = [("b", claim.fence)] if many else []
     listener.listen(seed)
@@ -121,7 +117,7 @@ def test_a_settlement_that_is_refused_tells_nothing(
 
 
 @pytest.mark.damaged
-def test_a_call_that_stops_before_its_first_write_tells_nothing(
+def test_a_call_that_stops_before_its_first_write_sends_no_message(
     seed: Seed, listener: Listener
 ) -> None:
     """Its job has not ended."""

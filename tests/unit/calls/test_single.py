@@ -119,7 +119,9 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
     return step
 
 
-def test_kinds_are_told_apart_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_job_is_sent_with_its_own_kind_and_few_kinds_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Profiles are known by their number, which another one may get when the first is gone."""
     monkeypatch.setattr(enqueue, "KINDS_MAX", 3)
     server = Server(enqueue=[OK])

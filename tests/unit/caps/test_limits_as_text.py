@@ -38,7 +38,7 @@ def test_an_invalid_limit_is_refused(text: str) -> None:
         read_limit(text)
 
 
-def test_a_limit_that_is_kept_is_told_with_the_command_that_changes_it() -> None:
+def test_the_remark_on_a_kept_limit_names_the_command_that_changes_it() -> None:
     kept = Kept("mail", "task=send", Limit(10), Limit(5))
 
     assert str(kept) == (
