@@ -51,4 +51,4 @@ def test_no_program_stands_in_python() -> None:
         if re.search(r"redis\.p?call", path.read_text(encoding="utf-8"))
     }
 
-    assert found == {"rq_core/scripts/binding.py", "rq_core/testing.py"}
+    assert found == {"rq_core/scripts/binding.py", "rq_core/testing/fake_server.py"}
