@@ -7,7 +7,6 @@ collects settlements and sends them together.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random
 import time
@@ -45,7 +44,7 @@ from rq_core.model.table.reasons import Reason
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.threads import Threads
-from rq_core.worker.execution.time_limits import TimeLimits, start_task
+from rq_core.worker.execution.time_limits import TimeLimits, has_begun, start_task
 from rq_core.worker.settlement import Settlement
 
 log = logging.getLogger(__name__)
@@ -218,14 +217,14 @@ class Executor:
         running.ending = why
         running.context.tell(why)
         if isinstance(why, LeaseLost):
-            log.warning("lease lost, the handler is told to stop", extra=_facts(running))
+            log.warning("lease lost, the handler is told to stop", extra=running.facts())
         if running.handler is None:
             if isinstance(why, LeaseLost):
                 # Nothing is settled at its timeout: what the thread reports in the end is refused, and logged.
                 self._limit_time(running, None)
             return
         running.handler.cancel()
-        if _has_begun(running.handler):
+        if has_begun(running.handler):
             # A lost claim has nothing to be settled; what such a handler reports in the end is refused, and logged.
             self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE_S)
         else:
@@ -324,7 +323,7 @@ class Executor:
         log.warning(
             "handler was told to stop and goes on; its place stays occupied: %s",
             running.ending,
-            extra=_facts(running),
+            extra=running.facts(),
         )
         self._ended(running, running.ending)
 
@@ -339,7 +338,7 @@ class Executor:
             if running.value and running.value.startswith(NO_VALUE):
                 why = reason_of(running.value.removeprefix(NO_VALUE))
                 log.warning(
-                    "job succeeded, and its result is not kept: %s", why, extra=_facts(running)
+                    "job succeeded, and its result is not kept: %s", why, extra=running.facts()
                 )
             self._on_settlement(
                 Settlement(
@@ -377,7 +376,7 @@ class Executor:
     ) -> None:
         delay_ms = round(verdict.delay * 1000)
         if verdict.outcome == "rollback":
-            log.info("job snoozes for %g s", verdict.delay, extra=_facts(running))
+            log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
             self._report(running, "rollback", delay_ms, verdict.reason)
             return
         attempt, attempts = running.claim.failures + 1, running.max_attempts
@@ -388,7 +387,7 @@ class Executor:
         if verdict.outcome == "retry":
             will = f"retry in {verdict.delay:,.1f} s, attempt {attempt + 1} of {attempts}"
         says = redacted(self._redact, message)
-        facts = _facts(running) | {"verdict": will}
+        facts = running.facts() | {"verdict": will}
         warn_with_traceback(log, "job failed: %s: %s", (kind, says), traceback_in(said), facts)
         self._report(running, verdict.outcome, delay_ms, verdict.reason, said)
 
@@ -417,15 +416,6 @@ class Executor:
         self._on_free(running)
 
 
-def _has_begun(handler: asyncio.Task[None]) -> bool:
-    """Whether a task has taken its first step."""
-    coroutine = handler.get_coro()
-    return (
-        not inspect.iscoroutine(coroutine)
-        or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
-    )
-
-
 def _call(running: Running) -> None:
     """Run a sync handler, in its thread."""
     if running.ending is not None:
@@ -442,14 +432,3 @@ def _call(running: Running) -> None:
             running.keep(value)
     finally:
         running.ended = time.monotonic()
-
-
-def _facts(running: Running) -> dict[str, Any]:
-    context = running.context
-    return {
-        "job": context.id,
-        "queue": context.queue,
-        "task": context.task,
-        "claim": context.claim,
-        "ran_s": round(time.monotonic() - running.started, 3),
-    }

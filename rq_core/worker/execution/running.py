@@ -78,3 +78,14 @@ class Running:
         """Whether to wait for it when the worker stops: it is cancelled, or has something to leave. Another ``def``
         handler has nothing to do before its process ends."""
         return self.handler is not None or self.function is not self.task.function
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of a log line about it."""
+        context = self.context
+        return {
+            "job": context.id,
+            "queue": context.queue,
+            "task": context.task,
+            "claim": context.claim,
+            "ran_s": round(time.monotonic() - self.started, 3),
+        }

@@ -7,6 +7,7 @@ needs it. To begin and to end costs no more than an entry in a dict.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import sys
 import time
@@ -99,3 +100,12 @@ def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
         return asyncio.Task(coroutine, loop=loop, eager_start=True)
     return loop.create_task(coroutine)
+
+
+def has_begun(handler: asyncio.Task[None]) -> bool:
+    """Whether a task has taken its first step."""
+    coroutine = handler.get_coro()
+    return (
+        not inspect.iscoroutine(coroutine)
+        or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
+    )
