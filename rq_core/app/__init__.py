@@ -9,7 +9,8 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``handlers/``: what a handler gets, what surrounds it, and what follows its error.
 - ``handles/``: what a producer holds of jobs that it enqueued, and waiting for them.
 
-- ``app``, ``clients``, ``producer``: the app; its connections; what a task needs of its app.
+- ``app``, ``queue_producer``, ``producer``: the app; its methods for whole queues; the part that a task needs of it.
+- ``clients``: an app's connections.
 - ``task``, ``registration``, ``options``, ``unknown_options``: tasks; how a function becomes one; its options; the
   error for an unknown option.
 - ``untyped_enqueue``: enqueueing by a task's name, without its code.

@@ -1,4 +1,4 @@
-"""What an app's code says of caps, rates and fairness, by queue; checked when it is said."""
+"""The caps, rates, fairness and settings that an app's code declares, by queue; checked when they are declared."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ WEIGHT_MAX: Final = 10_000
 
 
 class Declared:
-    """The caps of an app's tasks and queues."""
+    """The caps of an app's tasks and queues, and the settings of its queues."""
 
     def __init__(self) -> None:
+        self.settings: dict[str, dict[str, int]] = {}
+        """The declared settings by queue, then by field."""
         self._limits: dict[str, dict[str, Limit]] = {}
         """By queue, and by scope or family."""
         self._declarer: dict[tuple[str, str], str] = {}
