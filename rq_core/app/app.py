@@ -299,9 +299,9 @@ class App(QueueProducer):
             if task.options.keeps_result:
                 task.returned.check()
             if task.isolation is not None:
-                from rq_core.app.task import place_of
+                from rq_core.app.task import import_place
 
-                place_of(task)
+                import_place(task)
 
     # Producers.
 

@@ -109,7 +109,7 @@ class Arguments:
         whole = {**self.defaults, **values}
         try:
             return {
-                name: plain(
+                name: plain_value(
                     self._adapter_of(name).dump_python({name: whole[name]})[name]
                     if name in values
                     else whole[name]
@@ -352,16 +352,16 @@ def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
         raise _invalid(task, problems or {"arguments": _no_json(error)}) from None
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value in plain types, its sets sorted."""
     from pydantic_core import to_jsonable_python
 
     if isinstance(value, dict):
-        return {str(to_jsonable_python(key)): plain(each) for key, each in value.items()}
+        return {str(to_jsonable_python(key)): plain_value(each) for key, each in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted(map(plain, value), key=lambda each: json.dumps(each, sort_keys=True))
+        return sorted(map(plain_value, value), key=lambda each: json.dumps(each, sort_keys=True))
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain_value(each) for each in value]
     return to_jsonable_python(value, bytes_mode="base64")
 
 

@@ -201,7 +201,7 @@ class AsyncTask(Task[P, R]):
         return result
 
 
-def find(module: str, name: str) -> object:
+def module_attribute(module: str, name: str) -> object:
     """What a module has under a name; None if there is no such thing."""
     found: object = sys.modules.get(module) or importlib.import_module(module)
     for part in name.split("."):
@@ -209,10 +209,10 @@ def find(module: str, name: str) -> object:
     return found
 
 
-def place_of(task: Task[Any, Any]) -> tuple[str, str]:
+def import_place(task: Task[Any, Any]) -> tuple[str, str]:
     """Where a process of its own finds the task: module and name in it. Raises InvalidTask."""
     place = task.function.__module__, task.function.__qualname__
-    if find(*place) is not task:
+    if module_attribute(*place) is not task:
         raise InvalidTask(
             task=task.name,
             why='isolation="process" needs a function at the top of a module, under its own name',

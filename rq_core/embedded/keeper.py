@@ -26,7 +26,7 @@ LOG = "server.log"
 CLIENT_NAME = "rq-core-keeper"
 
 
-def main() -> int:
+def keep_from_command_line() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--binary", required=True)
@@ -145,7 +145,7 @@ def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
             pass
         try:
             if connection is None:
-                connection = connect(path)
+                connection = connect_to(path)
             clients, connections = client_counts(connection)
         except (OSError, ValueError):
             # Still loading, or too busy to answer: that is not idle.
@@ -162,12 +162,12 @@ def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
             server.terminate()
 
 
-def connect(path: Path) -> socket.socket:
+def connect_to(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(5)
         connection.connect(str(path))
-        # The name tells `status` that this is no client of the user's.
+        # The name lets `server_status` see that this is no client of the user's.
         connection.sendall(f"CLIENT SETNAME {CLIENT_NAME}\r\n".encode())
         connection.recv(1024)
     except BaseException:
@@ -199,4 +199,4 @@ def announced(reply: bytes) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep_from_command_line())

@@ -45,7 +45,7 @@ Page = Callable[[], Answer]
 """Makes a page when it is asked for, on the thread of the request."""
 
 
-def directory() -> Path:
+def pulse_directory() -> Path:
     """Where this user's workers leave their files; below TMPDIR, for this boot only."""
     return Path(tempfile.gettempdir()) / f"rq-core-workers-{os.getuid()}"
 
@@ -54,7 +54,7 @@ class Pulse:
     """A worker's file, touched after claims. What goes wrong with it is logged once, and harms no job."""
 
     def __init__(self, place: Path | None = None) -> None:
-        self._place = place or directory()
+        self._place = place or pulse_directory()
         self._file: Path | None = None
         self._touched = 0.0
 
@@ -66,7 +66,7 @@ class Pulse:
             owner = self._place.lstat()
             if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
                 raise PermissionError(f"{self._place} belongs to another user")
-            workers(self._place)  # Removes the files of those that were killed.
+            local_workers(self._place)  # Removes the files of those that were killed.
             facts = {"pid": os.getpid(), "parent": os.getppid(), "worker": worker, "server": server}
             file = self._place / f"{worker}.json"
             file.write_text(json.dumps(facts | {"queues": list(queues)}))
@@ -111,10 +111,10 @@ class WorkerHealth:
     """The URL of its Redis, without passwords, and the prefix if it is another than the default."""
 
 
-def workers(place: Path | None = None) -> list[WorkerHealth]:
+def local_workers(place: Path | None = None) -> list[WorkerHealth]:
     """The workers of this user on this machine, by name. Files that dead ones left are removed."""
     found = []
-    for file in sorted((place or directory()).glob("*.json")):
+    for file in sorted((place or pulse_directory()).glob("*.json")):
         try:
             facts = json.loads(file.read_text())
             age = max(0.0, time.time() - file.stat().st_mtime)
@@ -158,7 +158,7 @@ class Probe(HttpPort):
         shown = pages or {}
 
         def healthy() -> Answer:
-            mine = [each for each in workers(place) if me in (each.pid, each.parent)]
+            mine = [each for each in local_workers(place) if me in (each.pid, each.parent)]
             fine, report = verdict(mine, max_age)
             return Answer(200 if fine else 503, "application/json", json.dumps(report).encode())
 

@@ -79,7 +79,7 @@ def listed(
     )
 
 
-def dead(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
+def dead_jobs(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
     """The jobs of a queue that died last."""
     found = yield from calls.reads.dead(queue, limit)
     more = f"{len(found.jobs):,} of {found.total:,}; --limit shows more"
@@ -91,7 +91,7 @@ def dead(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
     )
 
 
-def named(calls: Operations, queue: str, name: str | None, limit: int) -> Plan[Found[Held]]:
+def held_names(calls: Operations, queue: str, name: str | None, limit: int) -> Plan[Found[Held]]:
     """The names that stand in a queue, or this one alone, and the jobs that hold them."""
     found = yield from calls.names.held(queue, name, limit=limit + 1)
     return Found(
@@ -111,7 +111,7 @@ def number(job: JobState, name: str, default: int = 0) -> int:
     return default if found is None else found
 
 
-def since(job: JobState | None, now_ms: float) -> str:
+def time_in_state(job: JobState | None, now_ms: float) -> str:
     """Return for how long a job has been in its state; empty if there is no job."""
     if job is None:
         return ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.worker_registry import PresentWorker
 
 
-def queues(calls: Operations) -> Plan[Found[QueueOverview]]:
+def all_queues(calls: Operations) -> Plan[Found[QueueOverview]]:
     """All queues."""
     found = yield from calls.reads.overview()
     return Found(
@@ -29,7 +29,7 @@ def queues(calls: Operations) -> Plan[Found[QueueOverview]]:
     )
 
 
-def workers(calls: Operations, queues: Sequence[str]) -> Plan[Found[PresentWorker]]:
+def workers_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[PresentWorker]]:
     """The workers of these queues by host and name, each once."""
     found, unreadable = yield from calls.reads.looks(queues)
     rows = {each.worker: each for queue in found for each in queue.workers}

@@ -103,7 +103,7 @@ class Step:
         return f"<dependency {name_of(self.provider)}>"
 
 
-def steps_of(
+def planned_steps(
     owner: str,
     dependencies: Mapping[str, Dependency],
     *,

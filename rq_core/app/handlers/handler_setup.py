@@ -18,7 +18,7 @@ from rq_core.app.handlers.depends import (
     is_async,
     makes_managers,
     name_of,
-    steps_of,
+    planned_steps,
 )
 from rq_core.errors import InvalidOption, InvalidTask, UsageError
 
@@ -226,7 +226,7 @@ def _note(raised: BaseException, error: BaseException | None, what: str) -> None
         raised.add_note(f"(raised while leaving the {what})")
 
 
-async def run(
+async def call_surrounded(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -315,7 +315,7 @@ class Surroundings:
         """Return the function to call in place of a task's own, with the same arguments: what it does is that,
         inside the arounds and with its dependencies."""
         running = functools.partial(
-            run,
+            call_surrounded,
             task.function,
             (),
             is_async=task.is_async,
@@ -332,7 +332,7 @@ class Surroundings:
         """Call a task's function here, as its caller does; a dependency that is given is not made."""
         given = inspect.signature(task.function).bind_partial(*args, **kwargs).arguments
         steps = {name: step for name, step in self.steps_of(task).items() if name not in given}
-        called = run(task.function, args, kwargs, is_async=task.is_async, steps=steps)
+        called = call_surrounded(task.function, args, kwargs, is_async=task.is_async, steps=steps)
         return called if task.is_async else now(called)
 
     @contextmanager
@@ -365,4 +365,4 @@ class Surroundings:
         self, task: TaskFunction, overrides: Mapping[Provider, Provider]
     ) -> Mapping[str, Step]:
         found = dependencies_of(task.name, task.function)
-        return steps_of(task.name, found, is_async=task.is_async, overrides=overrides)
+        return planned_steps(task.name, found, is_async=task.is_async, overrides=overrides)

@@ -66,7 +66,7 @@ def redacted(redact: Redact | None, text: str) -> str:
     return kept
 
 
-def describe(
+def describe_error(
     error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
 ) -> str:
     """An exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped.
@@ -89,7 +89,7 @@ def describe_words(
 
 
 def traceback_in(said: str) -> str | None:
-    """Return the traceback of an error as ``describe`` has it; None if there is none."""
+    """Return the traceback of an error as ``describe_error`` has it; None if there is none."""
     lines: str | None = json.loads(said).get("traceback")
     return lines and lines.rstrip("\n")
 

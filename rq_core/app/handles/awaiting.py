@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 from rq_core.app.clients import in_event_loop
 from rq_core.app.handlers.context import job_here
-from rq_core.app.handles.log_reader import LogReader, Reading
+from rq_core.app.handles.log_reader import BackgroundLogReader, LogReading
 from rq_core.errors import RqCoreError, WaitRefused, WaitTimeout
 from rq_core.model.lib.durations import Duration, seconds_of
 from rq_core.model.outcome import NOT_JSON, Gone, Kept, Outcome, Succeeded
@@ -32,7 +32,7 @@ GRACE_S: Final = 2.0
 """Seconds beyond the timeout for which the last look, in Redis or in the log, may still be under way."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between two looks at a log that is behind, the first ones and then always the last."""
-_OF_PARENTS: Final[list[LogReader]] = []
+_OF_PARENTS: Final[list[BackgroundLogReader]] = []
 """Readers of the log that a forked child found. They stay open here: to close one would end its parent's connection."""
 
 
@@ -98,7 +98,7 @@ class Ends(Generic[H]):
         self._log_looks = 0
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
-        self._reader: LogReader | None = None
+        self._reader: BackgroundLogReader | None = None
         self._left = dict.fromkeys(handles)
         """Those that are still waited for, in the order given."""
         self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
@@ -158,12 +158,12 @@ class Ends(Generic[H]):
             _OF_PARENTS.append(self._reader)
             self._reader = None
 
-    def read(self, step: ReadLog, notify: Callable[[], None]) -> Reading:
+    def read(self, step: ReadLog, notify: Callable[[], None]) -> LogReading:
         """Begin to read in the log how jobs ended, if it goes so far. ``notify`` is called from another thread when
         that is done."""
         if self._reader is None:
             assert self._producer.audit_url is not None
-            self._reader = LogReader(self._producer.audit_url)
+            self._reader = BackgroundLogReader(self._producer.audit_url)
         return self._reader.begin(step.queue, step.jobs, notify)
 
     def _wait_for(self, handle: H, notify: Callable[[], None]) -> Wait:

@@ -18,7 +18,7 @@ _SQLITE_READS: Final = ForkGate(1.0)
 SILENT: Final = "the audit database has not answered: does it run, and can it be reached?"
 
 
-class Reading:
+class LogReading:
     """One read that was begun."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Reading:
         raise self._error
 
 
-class LogReader:
+class BackgroundLogReader:
     """Of one wait. Nothing is asked yet. Close it."""
 
     def __init__(self, audit_url: str) -> None:
@@ -53,17 +53,17 @@ class LogReader:
         self._lock = threading.Lock()
         self._reader: EndingsReader | None = None
         """Of the thread that reads, while one does."""
-        self._current: Reading | None = None
+        self._current: LogReading | None = None
         """The read that is under way."""
         self._is_closed = False
 
     def begin(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], notify: Callable[[], None]
-    ) -> Reading:
+    ) -> LogReading:
         """Begin to read how jobs of a queue ended. ``notify`` is called from another thread when that is done. While an
         earlier read has not ended, none is begun, and the answer is that there is none. Raises RuntimeError if the
         process can begin no thread."""
-        reading = Reading()
+        reading = LogReading()
         with self._lock:
             if self._current is not None:
                 reading.end(error=RqCoreError(SILENT))
@@ -92,7 +92,7 @@ class LogReader:
 
     def _read(
         self,
-        reading: Reading,
+        reading: LogReading,
         queue: str,
         jobs: Mapping[str, tuple[int, int]],
         notify: Callable[[], None],

@@ -173,7 +173,7 @@ def _called(
     values: Mapping[str, Any],
 ) -> Any:
     """What the function makes of the arguments, in plain types."""
-    from rq_core.app.arguments import plain
+    from rq_core.app.arguments import plain_value
 
     try:
         made = function(**{**arguments.defaults, **values})
@@ -183,7 +183,7 @@ def _called(
         said = f"{type(error).__name__}: {message_of(error)}"
         raise KeyFailed(task=task, family=NAME_KEY, function=name, error=said) from error
     try:
-        return plain(made)
+        return plain_value(made)
     except (ValueError, TypeError, RecursionError) as error:
         problem = f"the function per={name} returned what has no JSON ({error})"
         raise ArgumentsInvalid(task=task, problems=problem, fields={name: problem}) from None

@@ -19,13 +19,13 @@ from rq_core.app.handlers.handler_setup import Surroundings
 from rq_core.app.handlers.process_scope import Resources
 from rq_core.app.handlers.redaction import (
     Redact,
-    describe,
+    describe_error,
     describe_words,
     message_of,
     redacted,
     traceback_in,
 )
-from rq_core.app.handlers.retry import Outcome, Verdict
+from rq_core.app.handlers.retry import Outcome, RetryVerdict
 from rq_core.app.task import Task
 from rq_core.errors import (
     HandlerSignal,
@@ -256,7 +256,7 @@ class Executor:
             redacted(self._redact, message_of(error)),
             extra={"job": claim.id, "queue": claim.queue, "reason": reason},
         )
-        said = describe(error, with_traceback=False, redact=self._redact)
+        said = describe_error(error, with_traceback=False, redact=self._redact)
         self._on_settlement(Settlement(claim, verdict, 0, reason, said))
 
     async def _run_async(self, running: Running) -> None:
@@ -355,11 +355,11 @@ class Executor:
             self._report(running, "rollback", 0, Reason.SHUTDOWN)
             return
         if isinstance(error, JobCancelled):
-            said = describe(error, redact=self._redact)
+            said = describe_error(error, redact=self._redact)
             self._report(running, "final", 0, Reason.CANCELLED, said)
             return
         verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
-        said = describe(error, redact=self._redact)
+        said = describe_error(error, redact=self._redact)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
     def _raised(self, running: Running, raised: Raised) -> None:
@@ -368,11 +368,11 @@ class Executor:
             return
         running.settled = True
         said = describe_words(raised.type, raised.message, raised.traceback, redact=self._redact)
-        verdict = Verdict(_OUTCOMES.get(raised.outcome, "retry"), *raised[1:3])
+        verdict = RetryVerdict(_OUTCOMES.get(raised.outcome, "retry"), *raised[1:3])
         self._failed(running, verdict, raised.type, raised.message, said)
 
     def _failed(
-        self, running: Running, verdict: Verdict, kind: str, message: str, said: str
+        self, running: Running, verdict: RetryVerdict, kind: str, message: str, said: str
     ) -> None:
         delay_ms = round(verdict.delay * 1000)
         if verdict.outcome == "rollback":
@@ -382,7 +382,7 @@ class Executor:
         attempt, attempts = running.claim.failures + 1, running.max_attempts
         if verdict.outcome == "retry" and attempts is not None and attempt >= attempts:
             # Redis would say the same, unless the job leaves its attempts to the task.
-            verdict = Verdict("final", 0.0, Reason.ATTEMPTS_SPENT)
+            verdict = RetryVerdict("final", 0.0, Reason.ATTEMPTS_SPENT)
         will = f"dead, {verdict.reason}, after attempt {attempt} of {attempts}"
         if verdict.outcome == "retry":
             will = f"retry in {verdict.delay:,.1f} s, attempt {attempt + 1} of {attempts}"

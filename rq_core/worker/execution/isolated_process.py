@@ -22,7 +22,7 @@ from rq_core.app.handlers.context import JobContext, job_here
 from rq_core.app.handlers.log_context import JobLogFilter
 from rq_core.app.handlers.process_scope import Resources
 from rq_core.app.handlers.redaction import message_of, traceback_of
-from rq_core.app.task import Task, find
+from rq_core.app.task import Task, module_attribute
 from rq_core.model.lib import logs
 
 FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker", "headers")
@@ -41,7 +41,7 @@ WORDS_MAX: Final = 1_000_000
 
 
 def _task_at(module: str, name: str) -> Task[Any, Any]:
-    found = find(module, name)
+    found = module_attribute(module, name)
     if not isinstance(found, Task):
         raise LookupError(f"no task {name} in module {module}")  # noqa: TRY004 - no wrong type
     return found
@@ -71,7 +71,7 @@ def _end_group() -> None:
     os._exit(1)
 
 
-def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
+def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
     """Run what the worker sends, until it is gone."""
     # A group of its own: what a handler starts is killed with its process.
     os.setpgid(0, 0)

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.app.task import place_of
+from rq_core.app.task import import_place
 from rq_core.errors import HandlerDied, HandlerTimeout
 from rq_core.model.lib import logs
 from rq_core.worker.execution import isolated_process
@@ -137,7 +137,7 @@ class IsolationPool:
             _kill(child)
         here, there = self._context.Pipe()
         process = self._context.Process(
-            target=isolated_process.main,
+            target=isolated_process.serve_worker,
             args=(there, logs.configured),
             name=f"rq-core-{task.name}",
             daemon=True,
@@ -176,7 +176,7 @@ def _request(running: Running, task: Task[Any, Any], args_json: str) -> bytes:
     facts["headers"] = dict(context.headers)
     request = {
         "job": facts,
-        "place": place_of(task),
+        "place": import_place(task),
         "memory": task.max_memory,
         "args": args_json,
         "keep": running.keeps,
