@@ -69,7 +69,7 @@ DEFAULT_QUEUE: Final = "default"
 
 
 class TaskDecorator(Protocol):
-    """What ``app.task(...)`` returns: it makes a task of a function."""
+    """The decorator that ``app.task(...)`` returns: it makes a task of a function."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -233,7 +233,7 @@ class App(QueueProducer):
             )
             self._add(task)
             if on_dead is not None:
-                # Most apps have no hooks, and what tells of deaths needs OpenSSL.
+                # Most apps have no hooks, and the module that calls hooks needs OpenSSL.
                 from rq_core.app.handlers.dead_hooks import handler_of, hook_name
 
                 hook = make_task(
@@ -283,7 +283,7 @@ class App(QueueProducer):
         return MappingProxyType(self._tasks)
 
     def returned_of(self, task: str | None) -> Returned | None:
-        """What the task of this name returns; None if its code is not here."""
+        """Return the result type of the task of this name; None if its code is not here."""
         found = self._tasks.get(task or "")
         return None if found is None else found.returned
 

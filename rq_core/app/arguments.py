@@ -30,10 +30,7 @@ if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _PLAIN_BYTES_MAX: Final = 4096
-"""Up to here, JSON of plain types is known to load again;
-
-longer might hold an integer too long to be read.
-"""
+"""Bytes up to which JSON of plain types surely loads again. Longer JSON might hold an integer too long to be read."""
 
 _REFUSED_KINDS: Final[dict[object, str]] = {
     inspect.Parameter.VAR_POSITIONAL: "takes *{name}: name each argument, or take one list",
@@ -82,7 +79,7 @@ class Arguments:
             for name, parameter in self._signature.parameters.items()
             if parameter.default is not inspect.Parameter.empty
         }
-        """What the function takes for arguments that are left out."""
+        """The values of arguments that are left out."""
 
     def check(self) -> None:
         """Look at the annotations now.

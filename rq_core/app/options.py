@@ -56,8 +56,8 @@ class EnqueueOptions(TypedDict, total=False):
     other arguments raises IdempotencyMismatch. ``headers`` are small strings that travel beside the arguments, 2
     KiB at most: ``current_job().headers``. ``keep_result`` keeps what the handler returns for so long after the job's
     end, in seconds or a timedelta: ``handle.result()``; True is an hour, False keeps nothing.
-    ``audit_result`` says what the audit log keeps of a kept result: "digest", or "full", the value as it is. An option
-    that is None stays as the task has it.
+    ``audit_result`` says what the audit log keeps of a kept result: "digest", or "full", the value as it is. Options
+    that are left out, or None, stay as the task has them.
     """
 
     delay: Duration | None
@@ -134,25 +134,25 @@ class JobOptions:
     """None leaves it to the task, as the worker has it; this holds for the two above as well."""
     delay_ms: int = 0
     due_ms: int = 0
-    """The instant in its place; 0: there is none."""
+    """The due time, in place of a delay; 0: no due time."""
     id: str | None = None
     """None makes a new one."""
     headers_json: str = ""
     expires_in_ms: int = 0
-    """Its deadline, in ms from when Redis accepts it…"""
+    """The deadline, in ms from when Redis accepts the job; 0: no such deadline."""
     expires_at_ms: int = 0
-    """…or as an instant; 0: there is none."""
+    """The deadline as an instant; 0: no such deadline."""
     unique: Named | None = None
     idempotency_key: str | None = None
-    """What the id is made of, with the task's name; None: of nothing."""
+    """The text from which, with the task's name, the id is made; None: the id is not made of a text."""
     remember_ms: int = 0
     """How long the id is remembered from the first call on; 0: while its job is alive."""
     keep_ms: int = 0
     """How long its result is kept after its end; 0: it is not."""
     audit_result: str = DIGEST
-    """What the log keeps of a kept result: digest, or full, the value as well."""
+    """The part of a kept result that the log keeps: its digest, or (full) the value as well."""
     ties: str = field(init=False, default="")
-    """What such a job has to end besides itself, as :func:`rq_core.model.job.ties_of` says it."""
+    """The things that end with such a job (a name, a result, …), as :func:`rq_core.model.job.ties_of` writes them."""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)

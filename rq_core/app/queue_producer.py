@@ -49,7 +49,7 @@ class QueueProducer(ManyProducer):
         among jobs of one priority each value is served in turn, in proportion to its weight (1, if
         ``weights`` does not have it), however many jobs wait for the other values; False ends that.
         ``audit_payload`` overrides App's for the jobs that this app enqueues here; it takes effect at
-        once. An option that is None stays as it is. Raises InvalidName, InvalidOption.
+        once. Options that are left out, or None, stay as they are. Raises InvalidName, InvalidOption.
         """
         changes: dict[str, int] = {}
         kept = None if audit_payload is None else spec_max(audit_payload)
@@ -84,9 +84,9 @@ class QueueProducer(ManyProducer):
         return list(dict.fromkeys([*self.declared.queues, *self.declared.settings]))
 
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """The plan that tells a server what the code declares: settings, limits, and tasks' policies.
+        """Write the declarations of ``queues`` to a server: settings, limits, and tasks' policies.
 
-        Those of ``queues``. Returns what the server does not take, as sentences.
+        Returns the declarations that the server refuses, as sentences.
         """
         from rq_core.protocol.calls.caps import DECLARED_WHY
 

@@ -29,7 +29,7 @@ OF_POLICIES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("delay", "countdown", "interval"), "base=…"),
     "max_delay": "maximum=…",
 }
-"""What other queues call an option of RetryPolicy, by name, and what to write here."""
+"""The options of other libraries' retry policies, by name, with the option of RetryPolicy to write here."""
 OF_JOBS: Final[Mapping[str, str]] = {
     **_OF_BOTH,
     **dict.fromkeys(("retries", "max_retries", "max_tries", "retry"), _ATTEMPTS),

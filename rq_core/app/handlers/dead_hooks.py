@@ -1,4 +1,4 @@
-"""Hooks of jobs that died: ``@app.task(on_dead=…)``. :mod:`rq_core.worker.dead_hooks` tells them."""
+"""Hooks of jobs that died: ``@app.task(on_dead=…)``. :mod:`rq_core.worker.dead_hooks` calls them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rq_core.model.job import read_spec
 
 @dataclass(frozen=True)
 class DeadJob:
-    """What a hook is told of a job that died."""
+    """A job that died, as its hook gets it."""
 
     id: str
     queue: str
@@ -29,7 +29,7 @@ class DeadJob:
     died_at_ms: int
     """Unix milliseconds."""
     event: str
-    """The same each time that this death is told, and of no other."""
+    """An id of this death: the same in each call for it, and in no call for another."""
 
 
 Hook = Callable[..., Any]

@@ -1,4 +1,4 @@
-"""What dependencies with ``scope="process"`` have made in one process: each once, and left when the process ends."""
+"""The values of dependencies with ``scope="process"``: each made once in a process, and left when the process ends."""
 
 from __future__ import annotations
 

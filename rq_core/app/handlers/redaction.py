@@ -54,7 +54,7 @@ def redactor_of(said: Redact | str | None) -> Redact | None:
 
 
 def redacted(redact: Redact | None, text: str) -> str:
-    """What may be kept of ``text``. Never raises: what a broken redactor was given is left out whole."""
+    """Return the part of ``text`` that may be kept. Never raises: a text that breaks the redactor is left out whole."""
     if redact is None:
         return text
     try:
@@ -69,9 +69,9 @@ def redacted(redact: Redact | None, text: str) -> str:
 def describe_error(
     error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
 ) -> str:
-    """An exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped.
+    """Return an exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped.
 
-    Whatever it says has passed through ``redact``, before it is shortened: half a secret is one, too.
+    Its texts pass through ``redact`` before they are shortened: half a secret is a secret, too.
     """
     lines = traceback_of(error) if with_traceback else None
     return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
@@ -80,7 +80,7 @@ def describe_error(
 def describe_words(
     kind: str, message: str, lines: str | None, *, redact: Redact | None = None
 ) -> str:
-    """The same of an exception that is known by its words only. ``lines`` is its traceback."""
+    """Return the same object for an exception that is known by its texts only. ``lines`` is its traceback."""
     kind = shorten(printable(kind), TYPE_MAX)
     facts = {"type": kind, "message": excerpt(redacted(redact, message), MESSAGE_MAX)}
     if lines is not None:
@@ -89,13 +89,13 @@ def describe_words(
 
 
 def traceback_in(said: str) -> str | None:
-    """Return the traceback of an error as ``describe_error`` has it; None if there is none."""
+    """Return the traceback in an error's JSON, as ``describe_error`` writes it; None if it has no traceback."""
     lines: str | None = json.loads(said).get("traceback")
     return lines and lines.rstrip("\n")
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says of itself; never raises, whatever its class does when asked."""
+    """Return an exception's own text. Never raises, whatever the ``__str__`` of its class does."""
     try:
         return str(error)
     except BaseException as unsaid:  # noqa: BLE001 - it is the user's code; also SystemExit

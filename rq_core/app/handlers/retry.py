@@ -31,10 +31,10 @@ _DOUBLINGS_MAX: Final = 64
 
 
 class RetryVerdict(NamedTuple):
-    """What should become of a job whose handler raised an error.
+    """The next state of a job whose handler raised an error.
 
-    ``rollback``: it is given back, and no attempt is spent. ``delay`` is in seconds; ``reason`` is one word for the
-    log.
+    ``rollback``: the job is given back, and no attempt is spent. ``delay`` is in seconds; ``reason`` is one word for
+    the log.
     """
 
     outcome: Outcome
@@ -126,7 +126,7 @@ class RetryPolicy:
     def verdict(
         self, error: BaseException, failures: int, random: Callable[[], float]
     ) -> RetryVerdict:
-        """Say what should become of a job whose handler raised ``error``.
+        """Return the next state of a job whose handler raised ``error``.
 
         ``failures`` counts this one. Whether attempts are left is not decided here: fail.lua
         knows the job's own limit. Never raises.

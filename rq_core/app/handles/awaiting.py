@@ -1,6 +1,6 @@
 """How handles wait: for one job or several, with or without an event loop, in Redis and then in the log.
 
-What is done stands once, in :meth:`Ends.steps`, a generator; :func:`each` and :func:`each_async` drive it.
+All steps are in one generator, :meth:`Ends.steps`; :func:`each` and :func:`each_async` drive it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _OF_PARENTS: Final[list[BackgroundLogReader]] = []
 
 
 class Awaited(Protocol):
-    """What is needed of a handle."""
+    """The members of a handle that waiting uses."""
 
     id: str
     queue: str
     seen: Outcome[Any] | None
-    """How its job ended, once that was seen."""
+    """The outcome of its job, once a wait has seen it."""
 
 
 H = TypeVar("H", bound=Awaited)
@@ -88,21 +88,21 @@ class Ends(Generic[H]):
         self._news: deque[tuple[H, Told]] = deque()
         self._waits: dict[H, Wait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
-        """Those that Redis does not have any more, and up to where the log must go to tell how they ended."""
+        """The handles whose jobs Redis does not have any more, with the place that the log must reach to have its end."""
         self._alive: dict[H, RqCoreError | None] = {}
-        """Those that had not ended when the time was up, and why that is not known, if it is not."""
+        """The handles whose jobs had not ended when the time was up, and the error if that could not be read."""
         self._known: dict[H, Outcome[Any]] = {}
-        """Of some of them how they ended, as Redis says; the log may have the value besides."""
+        """Outcomes that Redis has of handles in ``_missing``; the log may also have the value."""
         self._heard_at = -math.inf
-        """When a look was answered last."""
+        """When Redis last answered a look."""
         self._log_looks = 0
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
         self._reader: BackgroundLogReader | None = None
         self._left = dict.fromkeys(handles)
-        """Those that are still waited for, in the order given."""
+        """The handles that are still waited for, in the order given."""
         self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
-        """How those ended that need no wait."""
+        """The outcomes of handles that need no wait."""
 
     @property
     def has_begun(self) -> bool:
@@ -120,7 +120,7 @@ class Ends(Generic[H]):
         self._waiter.begin(*(self._wait_for(h, notify) for h in self._left if h not in told))
 
     def steps(self) -> Steps[H]:
-        """What to do until all have ended. Raises WaitTimeout when the time is up, and what looking raises."""
+        """Yield steps until all jobs have ended. Raises WaitTimeout when the time is up, and errors of looks."""
         for handle, outcome in self._seen.items():
             yield self._ended(handle, outcome)
         while self._left:
@@ -233,7 +233,7 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Why nothing was told of jobs although the time is up: a look at one of them has not been answered."""
+        """Return why no news came of jobs although the time is up: a look at one of them was not answered."""
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble

@@ -113,7 +113,7 @@ class Declared:
             )
 
     def placing(self, task: str, queue: str) -> Placing:
-        """How jobs of the task get their lane in this queue."""
+        """Return the placing of the task's jobs in this queue, which gives them their lanes."""
         own = self._own.get(task)
         if own is not None and own.queue == queue:
             return own
@@ -127,7 +127,7 @@ class Declared:
         return found
 
     def unregistered(self, task: str, queue: str) -> Placing:
-        """How jobs of a task get their lane that neither this app nor the queue's workers know."""
+        """Return the placing of a task that neither this app nor the queue's workers know."""
         placing = Unregistered(task, queue)
         if queue in self._fair:
             placing.set_sources([Source(FAIR, argument=self._fair[queue], otherwise="")])
@@ -204,7 +204,7 @@ class Declared:
 
 
 _NOWHERE: Final = Placing("", "")
-"""Of tasks that nothing counts."""
+"""The placing of jobs that no cap of their queue counts: they have no lane."""
 
 
 def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Source:
@@ -230,7 +230,7 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> So
             f" arguments by name ({error}): take {', '.join(arguments.names) or 'none'}, or **arguments",
         ) from None
     except ValueError:
-        pass  # It has no signature to look at; calling it will tell.
+        pass  # It has no signature to look at; the first call shows whether it works.
     return source._replace(function=cap.per, function_name=key_name(cap.per) or family)
 
 
