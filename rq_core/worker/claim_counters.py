@@ -1,8 +1,8 @@
 """How many claims a worker process ended, and how: counted in memory that its supervisor can read and that outlives it.
 
 Each process writes a table of its own, so no lock is needed: a number is one aligned double, written by one thread. A
-row belongs to a queue and a task. What finds no row is counted under OTHER, so the table is bounded whatever tasks
-there are. Before the rows stands what concerns the whole process (:class:`Vitals`).
+row belongs to a queue and a task. A claim without a row is counted under OTHER, so the table is bounded whatever tasks
+there are. The numbers of the whole process (:class:`Vitals`) are before the rows.
 
 A handler in native code may write over the table, and a process may be killed while it writes. So a reader believes no
 number that cannot be one: whatever a table holds, it is read, and the supervisor goes on.
@@ -92,7 +92,7 @@ class Vitals(NamedTuple):
     answered_at: float
     """When Redis last answered a claim, or the worker began. 0: it has not begun, or claims no more."""
     due_at: float
-    """When the event loop is to be measured next."""
+    """When the event loop should be measured next."""
     lag_s: float
     """How late the loop was, at the worst of the last measurements."""
     resident: float
@@ -104,7 +104,7 @@ class Vitals(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """What a row has: counted here, where that costs less, and then shown in the shared memory."""
+    """The numbers of a row: counted here, where that costs less, and then copied into the shared memory."""
 
     start: int
     """The place of its first number."""
@@ -200,7 +200,7 @@ class FlowTable:
     # The reader's side.
 
     def read(self) -> dict[tuple[str, str], Row]:
-        """What was counted, by queue and task."""
+        """Return the counts by queue and task."""
         found: dict[tuple[str, str], Row] = {}
         for row in range(min(int(_believed(self._numbers[_USED])), self._rows)):
             at = 2 * row * _NAME

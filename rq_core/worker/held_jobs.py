@@ -219,7 +219,7 @@ class Handlers:
 
 
 def _until(running: Running) -> float | None:
-    """Until when to extend its lease, on the monotonic clock; None: as long as it runs."""
+    """Return when to stop extending its lease, on the monotonic clock; None: as long as it runs."""
     return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None
 
 

@@ -29,7 +29,7 @@ CANCEL_AGAIN_S: Final = 0.1
 
 @dataclass(slots=True)
 class WorkerStats:
-    """What a worker has done since it started."""
+    """Counts of a worker's jobs since it started."""
 
     claimed: int = 0
     completed: int = 0
@@ -56,7 +56,7 @@ class Lifetime:
         self.retired = False
         """Whether it ends by itself, and another should take its place."""
         self.failure: RqCoreError | None = None
-        """What ended it although it was not asked to stop."""
+        """The error that ended it although it was not asked to stop."""
         self.grace_began = asyncio.Event()
         self._grace_over = 0.0
         """When the grace is over, on the monotonic clock, once it has begun."""

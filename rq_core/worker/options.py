@@ -31,9 +31,9 @@ class WorkerOptions:
     grace: float = 30.0
     """How long running jobs may go on after the worker was asked to stop."""
     timeout: float | None = None
-    """For tasks that have none of their own."""
+    """The timeout of tasks that have none of their own."""
     max_jobs: int | None = None
-    """Retire after so many claims: take no more, let what runs finish, and end."""
+    """Retire after this number of claims: take no more, let running jobs finish, and end."""
     max_memory: int | None = None
     """Retire when this process has more bytes than this resident."""
 

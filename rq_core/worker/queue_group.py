@@ -1,4 +1,4 @@
-"""A worker's queues, grouped by whose calls travel together, and what is to be reported for each group."""
+"""A worker's queues in groups whose calls travel together, with the settlements to report for each group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class QueueGroup:
     turns: int = 0
     """Turns that are under way."""
     claiming: list[Call[Claimed]] = field(default_factory=list)
-    """The claims of those."""
+    """The claims of those turns."""
     death: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a job of these queues died here."""
 

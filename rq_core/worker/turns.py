@@ -39,7 +39,7 @@ class _Asked:
     queue: WatchedQueue
     limit: int
     successes: Sequence[Settlement]
-    """What it reports of the queue besides."""
+    """The successes of the queue that it also reports."""
     epoch: int
     """The history of Redis in which the queue's limits had been declared when it was sent."""
     call: Call[Claimed]
@@ -77,7 +77,7 @@ class Turns:
 
     async def turn(self, group: QueueGroup) -> None:
         """Wait until there is something to do, then do it in one round trip. Raises RqCoreError if the server cannot be
-        used; what was to be reported still is, then."""
+        used; the settlements then stay to be reported."""
         handlers = self._handlers
         while not self._lifetime.over.is_set():
             if handlers.steps_took > OVERLAP_S_MAX:
@@ -92,7 +92,7 @@ class Turns:
             if claims is not None:
                 await self.send(group, claims)
                 if handlers.arrived and self._due(group) is None:
-                    # Nothing is to be sent first.
+                    # There is nothing to send first.
                     handlers.begin_arrived()
                 return
             self._groups.news.clear()
@@ -101,7 +101,7 @@ class Turns:
             await self._groups.news.wait()
 
     def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
-        """What to claim with a turn that is due; None: none is."""
+        """Return the claims of a turn that is due; None: no turn is due."""
         if group.turns and not self._fills_another(group):
             return None
         claims: list[tuple[WatchedQueue, int]] = []
@@ -202,10 +202,10 @@ class Turns:
         return failed
 
     async def _still_held(self, asked: _Asked, claimed: Claimed) -> tuple[Claimed, float]:
-        """Extend the leases of what a claim brought whose answer came so late that they may be over.
+        """Extend the leases of a claim's jobs whose answer came so late that the leases may be over.
 
-        Returns the jobs that are still claimed, and since when they have had their leases at least. The others run
-        elsewhere, or are about to: nothing is to be settled for them.
+        Returns the jobs that are still claimed, and the earliest beginning of their leases. The others run elsewhere,
+        or are about to: nothing may be settled for them.
         """
         sent = time.monotonic()
         jobs = [(claim.id, claim.fence) for claim in claimed.jobs]

@@ -1,6 +1,6 @@
 """How a worker learns that there may be something to claim: wake tokens, what is due, and a look now and then.
 
-It sets ``look`` of a queue and tells the worker; claiming is the worker's. A worker that has no room takes no tokens:
+It sets ``look`` of a queue and wakes the worker; claiming is the worker's. A worker that has no room takes no tokens:
 they are for others.
 """
 
@@ -32,11 +32,11 @@ TROUBLE_PAUSE_S: Final = 1.0
 
 @dataclass(slots=True)
 class WatchedQueue:
-    """What a worker knows of one queue."""
+    """One queue as a worker knows it."""
 
     name: str
     epoch: int = 0
-    """Of the history of Redis in which the limits of the code were declared."""
+    """The epoch of Redis in which the limits of the code were declared."""
     lease: float = 30.0
     look: bool = True
     """Whether a claim may find something."""

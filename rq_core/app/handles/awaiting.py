@@ -88,7 +88,7 @@ class Ends(Generic[H]):
         self._news: deque[tuple[H, Told]] = deque()
         self._waits: dict[H, Wait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
-        """The handles whose jobs Redis does not have any more, with the place that the log must reach to have its end."""
+        """The handles whose jobs have left Redis, each with the place that the log must reach to have the end."""
         self._alive: dict[H, RqCoreError | None] = {}
         """The handles whose jobs had not ended when the time was up, and the error if that could not be read."""
         self._known: dict[H, Outcome[Any]] = {}

@@ -1,7 +1,7 @@
 """Runs handlers: async ones on the event loop, sync ones in threads. Each claim ends in one Settlement.
 
-It decides how a handler's end is to be reported (success, retry, final failure, rollback), not when; the worker
-collects settlements and sends them together.
+It decides how a handler's end is reported (success, retry, final failure, rollback), not when; the worker collects
+settlements and sends them together.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ NOT_BEGUN: Final = (
 )
 """The message of a HandlerTimeout before an isolated handler began."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
-"""Of what the process of an isolated handler says; anything else is a failure that is retried."""
+"""The outcomes that the process of an isolated handler may report; any other word is a failure that is retried."""
 HEAR_S: Final = 0.01
 """Seconds for the loop to read what the process of an isolated handler has said before its timeout was noticed."""
 END_GRACE_S: Final = 20.0
-"""Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
-less than the worker goes on to extend the lease of a job that has timed out."""
+"""Seconds that an async handler may take to clean up after it was asked to stop; then its claim is settled without it.
+Less than the time for which the worker still extends the lease of a job that has timed out."""
 
 
 class Executor:
@@ -108,7 +108,7 @@ class Executor:
 
     @property
     def unsettled(self) -> list[Running]:
-        """What runs and is still to be reported. A handler that goes on though its time is over is not among them."""
+        """The handlers that run and are not reported. One that goes on after its timeout was reported is left out."""
         return [running for running in self.running.values() if not running.settled]
 
     def start(self, claim: Claim) -> Running | None:
@@ -166,7 +166,7 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a handler that was prepared, unless it was told to stop meanwhile."""
+        """Start a handler that was prepared, unless it was asked to stop meanwhile."""
         if running.ending is not None or running.settled:
             self._ended(running, running.ending)
             self._free(running)
@@ -217,7 +217,7 @@ class Executor:
         running.ending = why
         running.context.tell(why)
         if isinstance(why, LeaseLost):
-            log.warning("lease lost, the handler is told to stop", extra=running.facts())
+            log.warning("lease lost, the handler is asked to stop", extra=running.facts())
         if running.handler is None:
             if isinstance(why, LeaseLost):
                 # Nothing is settled at its timeout: what the thread reports in the end is refused, and logged.
@@ -305,7 +305,7 @@ class Executor:
             self._free(running)
 
     def _timed_out(self, running: Running) -> None:
-        """The time of a handler is over, or that of one which was told to stop."""
+        """Called when the timeout of a handler is over, or the time that it had to stop."""
         if running.ended is not None:
             # Its thread has judged itself, and the loop was late: that is reported next.
             return
@@ -321,7 +321,7 @@ class Executor:
                 return
         assert running.ending is not None
         log.warning(
-            "handler was told to stop and goes on; its place stays occupied: %s",
+            "handler was asked to stop and goes on; its place stays occupied: %s",
             running.ending,
             extra=running.facts(),
         )

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from rq_core.worker.execution.running import Running
 
 TELL_GRACE_S: Final = 0.5
-"""Seconds that a handler which was told to stop gets before its process is killed. At its timeout it gets none."""
+"""Seconds from when a handler is asked to stop until its process is killed. At its timeout it is killed at once."""
 
 END_WAIT_S: Final = 5.0
 """How long idle processes may take to end when they are asked to, before they are killed."""
 PIPE_BYTES: Final = 16 * 1024
-"""What any pipe takes at once, although its reader has not begun."""
+"""Bytes that any pipe takes at once, although its reader has not begun."""
 
 
 class Raised(NamedTuple):
-    """What an isolated handler raised, as its process tells it."""
+    """The error of an isolated handler, as its process reports it."""
 
     outcome: str
     delay: float
@@ -70,7 +70,7 @@ class IsolationPool:
     async def run(self, running: Running, task: Task[Any, Any], args_json: str) -> Raised | None:
         """Run a handler to its end. Returns what it raised. Raises HandlerDied if its process ended instead.
 
-        Cancelled, it tells the handler to stop, waits a little, and kills its process.
+        If it is cancelled, it asks the handler to stop, waits a little, and kills its process.
         """
         child = self._take(task)
         self._busy[running] = child
@@ -187,7 +187,7 @@ def _request(running: Running, task: Task[Any, Any], args_json: str) -> bytes:
 
 
 async def _reply(child: _Child) -> Any:
-    """The child's next message. Raises HandlerDied if there is none to come."""
+    """Return the child's next message. Raises HandlerDied if the child has ended."""
     await _readable(child.pipe.fileno())
     try:
         return json.loads(child.pipe.recv_bytes())

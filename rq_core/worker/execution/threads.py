@@ -38,7 +38,7 @@ class Threads(Generic[T]):
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._ended: deque[tuple[T, BaseException | None]] = deque()
         self._told = False
-        """Whether the loop was told of what has ended, and has not looked yet."""
+        """Whether the loop was woken for things that have ended, and has not looked yet."""
         self._open = 0
         """Submitted and not ended."""
         self._threads: list[threading.Thread] = []

@@ -1,4 +1,4 @@
-"""When what runs must have ended: one timer for all that have the same limit, however many they are.
+"""Timeouts of what runs: one timer for all things with the same limit, however many they are.
 
 Things with the same limit end in the order in which they began, so they share a timer, and only the first of them
 needs it. To begin and to end costs no more than an entry in a dict.
@@ -24,7 +24,7 @@ at once."""
 
 
 class _Timer(Generic[T]):
-    """What has one limit: by thing, when it is over on the monotonic clock."""
+    """The things with one limit, each with its end on the monotonic clock."""
 
     __slots__ = ("ends", "timer")
 
@@ -41,11 +41,11 @@ class TimeLimits(Generic[T]):
         self._timers: dict[float, _Timer[T]] = {}
 
     def begin(self, thing: T, seconds: float) -> float:
-        """Limit a thing to so many seconds from now. Returns when that is over, on the monotonic clock."""
+        """Limit a thing to ``seconds`` from now. Returns the end, on the monotonic clock."""
         timer = self._timers.get(seconds)
         if timer is None:
             timer = self._timers[seconds] = _Timer()
-        # uvloop's own clock stands still while something blocks the loop.
+        # uvloop's own clock does not go on while something blocks the loop.
         over = time.monotonic() + seconds
         timer.ends[thing] = over
         if timer.timer is None:
@@ -53,7 +53,7 @@ class TimeLimits(Generic[T]):
         return over
 
     def end(self, thing: T, seconds: float) -> None:
-        """A thing that was limited to so many seconds has ended, or is limited otherwise from now on."""
+        """Take back a thing's limit of ``seconds``: it has ended, or gets another limit."""
         timer = self._timers.get(seconds)
         if timer is None:
             return

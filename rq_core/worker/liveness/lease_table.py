@@ -1,4 +1,4 @@
-"""What a worker process holds, in memory that its supervisor can read.
+"""The leases of a worker process, in memory that its supervisor can read.
 
 A handler that holds the GIL stops every thread of its process, the heartbeat too. So each worker notes its claims and
 its heartbeats in a table that it shares with its supervisor, whose guard (:mod:`rq_core.process.lease_guard`) extends
