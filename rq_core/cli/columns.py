@@ -16,7 +16,7 @@ WORD_MAX: Final = 24
 CUT_MIN: Final = 12
 """Characters that are left at least of a cell that is cut, before a column is left out."""
 _BETWEEN: Final = 3
-"""What each column but the first takes besides its cells; the first takes one less."""
+"""Characters that each column but the first takes beside its cells; the first takes one less."""
 
 
 class Column(NamedTuple):

@@ -1,7 +1,7 @@
-"""The group of all commands: what there is, imported when used, and how errors are told.
+"""The group of all commands, which are imported when they are used, and the lines for errors.
 
 An error is one line on standard error, ``rq-core: …``. A traceback means a bug, in rq-core or in
-the code that it was told to import.
+the code that it imports.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ COMMANDS: Final[Commands] = {
     "worker": ("worker:worker", "Run the jobs of an app's tasks."),
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
     "queues": ("lists:queues", "Show the queues and how many jobs they have."),
-    "job": ("job:job", "Show where a job stands, and what it waits for."),
+    "job": ("job:job", "Show a job's state, and what it waits for."),
     "result": ("result:result", "Show how a job ended, and what its handler returned."),
     "jobs": (
         "lists:jobs",
-        "List a queue's jobs, and name those of whose task no live worker has told.",
+        "List a queue's jobs, and mark those whose task no live worker has.",
     ),
     "unique": ("lists:unique", "Show which jobs hold the names of unique jobs."),
     "dead": ("lists:dead", "Show the jobs that died last, and why."),
@@ -126,7 +126,7 @@ class Root(LazyGroup):
             where = f"{error.filename}: " if error.filename else ""
             return _tell(f"{where}{error.strerror or error}", 1)
         except Exception as error:
-            # What a plugin's database says is the plugin's to tell, as an RqCoreError.
+            # A plugin must make an RqCoreError of its database's errors.
             if type(error).__module__.partition(".")[0] != "redis":
                 raise
             return _tell(f"Redis refuses: {error}", 1)

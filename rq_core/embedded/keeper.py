@@ -48,7 +48,7 @@ def leave_the_starter() -> None:
 
 
 def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
-    """Run the server until it ends, is told to end, or had no clients for `idle_s`."""
+    """Run the server until it ends, a signal ends it, or it had no clients for `idle_s`."""
     forget_last_run(directory)
     with socket_directory() as place:
         path = place / "s.sock"
@@ -66,7 +66,7 @@ def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
         signal.signal(signal.SIGINT, end)
         # The server inherits the lock: it is held while either of the two processes lives, so a
         # second server can never open the same data, even after this process was killed.
-        # Its group is its own: a Ctrl-C that reached it as well, just after we have told it to end,
+        # Its group is its own: a Ctrl-C that reached it as well, just after our own signal to end,
         # would make it exit at once, with status 1 and without its last second on disk.
         server = subprocess.Popen(
             [binary, *arguments(directory, path)],

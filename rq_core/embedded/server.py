@@ -53,7 +53,7 @@ CLIENT_NAME = "rq-core-server"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerStatus:
-    """What is known of a directory's server; after `running`, None when it does not answer."""
+    """The state of a directory's server. If it does not answer, each field after `running` has no value."""
 
     directory: Path
     running: bool
@@ -97,7 +97,7 @@ def directory_of(url: str) -> Path:
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL as other processes and people find the server by it: with its data directory, absolute."""
+    """Return the URL by which other processes and people find the server: with its data directory, absolute."""
     query = urlsplit(url).query
     return f"embedded://{quote(str(directory_of(url).absolute()))}" + (f"?{query}" if query else "")
 

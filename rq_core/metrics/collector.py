@@ -248,7 +248,7 @@ class QueueCollector(Collector):
 
 
 def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
-    """What a look found, None if there is no answer that can be read; and whether the look was refused."""
+    """Return the answer of a look, None if none can be read; and whether the look was refused."""
     try:
         return shared.get(), False
     except RqCoreError as error:
@@ -261,7 +261,7 @@ def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
 
 
 class WorkerCollector(Collector):
-    """What the worker processes of one machine count. It reads their memory and sends nothing."""
+    """The counts of the worker processes of one machine. It reads their memory and sends nothing."""
 
     def __init__(self, totals: FlowTotals) -> None:
         self._totals = totals

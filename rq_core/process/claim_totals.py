@@ -36,7 +36,7 @@ class FlowTotals:
                 self._replaced[why] += 1
 
     def sums(self) -> dict[tuple[str, str], Row]:
-        """What all processes counted, by queue and task."""
+        """Return the counts of all processes, by queue and task."""
         with self._lock:
             total = dict(self._departed)
             for table in self._tables.values():

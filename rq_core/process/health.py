@@ -34,7 +34,7 @@ PATH_MAX: Final = 100
 
 
 class Answer(NamedTuple):
-    """What a page answers."""
+    """The response of a page."""
 
     status: int
     content_type: str
@@ -46,7 +46,7 @@ Page = Callable[[], Answer]
 
 
 def pulse_directory() -> Path:
-    """Where this user's workers leave their files; below TMPDIR, for this boot only."""
+    """Return the directory of this user's worker files; below TMPDIR, for this boot only."""
     return Path(tempfile.gettempdir()) / f"rq-core-workers-{os.getuid()}"
 
 
@@ -95,14 +95,14 @@ class Pulse:
 
 @dataclass(frozen=True)
 class WorkerHealth:
-    """What is known of one worker process."""
+    """The state of one worker process."""
 
     worker: str
     pid: int
     parent: int
     """The process id of its supervisor, if it has one."""
     queues: list[str]
-    """Those that it works for."""
+    """The queues that it works for."""
     age_s: float
     """Seconds since Redis last answered a claim of it, or since it began."""
     stopped: bool = False
@@ -112,7 +112,7 @@ class WorkerHealth:
 
 
 def local_workers(place: Path | None = None) -> list[WorkerHealth]:
-    """The workers of this user on this machine, by name. Files that dead ones left are removed."""
+    """Return the workers of this user on this machine, by name. Files of dead workers are removed."""
     found = []
     for file in sorted((place or pulse_directory()).glob("*.json")):
         try:
@@ -131,7 +131,7 @@ def local_workers(place: Path | None = None) -> list[WorkerHealth]:
 
 
 def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[str, Any]]:
-    """Whether these workers are healthy, and what there is to say: one is needed, and none may be deaf or stopped."""
+    """Return whether these workers are healthy, and a report: one is needed, and none may be deaf or stopped."""
     known = list(found)
     ages = [each.age_s for each in known]
     healthy = bool(known) and max(ages) <= max_age and not any(each.stopped for each in known)

@@ -23,7 +23,7 @@ from rq_core.errors import InvalidOption
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 16
-"""Connections at once: so many descriptors and threads, and no more."""
+"""Most connections at once, each with a descriptor and a thread."""
 REQUEST_WAIT_S: Final = 5.0
 """Seconds from a connection's beginning in which its request must have come."""
 ANSWER_WAIT_S: Final = 10.0
@@ -124,7 +124,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _noting(handler: type[BaseHTTPRequestHandler]) -> type[BaseHTTPRequestHandler]:
-    """The same handler; it tells its server when a request has come."""
+    """Return the same handler, which reports to its server that a request has come."""
 
     class Noting(handler):  # type: ignore[misc, valid-type]
         def parse_request(self) -> bool:

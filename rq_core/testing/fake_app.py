@@ -44,7 +44,7 @@ class Ran:
     outcome: str
     """succeeded, scheduled or ready (to be retried), dead, or cancelled."""
     error: str | None
-    """What the handler raised, as ``ValueError: no such user``."""
+    """The error of the handler, as ``ValueError: no such user``."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Enqueued:
 
 
 class Fake:
-    """An app on a fake server: what ``fake`` gives to its block."""
+    """An app on a fake server, which ``fake`` gives to its block."""
 
     def __init__(self, app: App, connections: FakeConnections) -> None:
         self.app = app
@@ -75,7 +75,7 @@ class Fake:
         """Run jobs, one after another, until none is left, in these queues or all.
 
         Delays and retries are not waited for: the fake server's clock is put forward to the next.
-        What a handler raises does not escape; it stands in the list. on_dead hooks are called as a worker calls
+        The error of a handler does not escape; it is in the list. on_dead hooks are called as a worker calls
         them: each by a job of its own, which is in the list, too. In an event loop use
         drain_async: this raises UsageError there. Raises RqCoreError after ``runs_max`` runs.
         """
@@ -117,7 +117,7 @@ class Fake:
             await inline.close()
 
     def _note_beginning(self, deaths: dict[str, _DeathWatch], queues: Sequence[str]) -> None:
-        """Have hooks told of deaths in these queues from now on, if there are hooks."""
+        """Have hooks called for deaths in these queues from now on, if there are hooks."""
         for queue in queues if has_hooks(self.app.tasks) else ():
             if queue not in deaths:
                 client = self.app.client
@@ -125,7 +125,7 @@ class Fake:
                 client.run(deaths[queue].begin())
 
     def _tell_of(self, deaths: Mapping[str, _DeathWatch]) -> bool:
-        """Enqueue the jobs of hooks for what died. Returns whether there are any."""
+        """Enqueue the jobs of hooks for jobs that died. Returns whether there are any."""
         before = sum(watch.told for watch in deaths.values())
         if deaths:
             # A look leaves out the millisecond that is not over yet.

@@ -84,7 +84,7 @@ class FakeConnections(Connections):
         return AsyncClient(self.url, wire=wire, calls=self._calls())
 
     def make_waiter(self) -> Waiter:
-        """Make what looks once for those who wait: jobs run when the test drains."""
+        """Make a waiter that looks once: jobs run when the test drains."""
         return _FakeWaiter(self.make_client())
 
     def _calls(self) -> Operations:
@@ -134,7 +134,7 @@ class _FakeLine(Line):
 
 
 class FakeWire(PoolWire):
-    """A Wire to a fakeredis server; what it sends and reads is what redis-py would."""
+    """A Wire to a fakeredis server. It sends and reads as redis-py would."""
 
     def __init__(self, server: Any) -> None:
         import fakeredis

@@ -99,8 +99,8 @@ class DeathWatch:
         """The number of deaths that were handed over to hooks."""
 
     def begin(self) -> Plan[None]:
-        """Set the mark from which on hooks are called for deaths, unless there is one. Before the first claim: then no look
-        misses a job that dies."""
+        """Set the mark from which on hooks are called for deaths, unless there is one. Do so before the first claim, so
+        that no look misses a job that dies."""
         now, _ = yield from self._now()
         yield from self._mark_beginning(now - 1)
 

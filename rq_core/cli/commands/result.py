@@ -47,8 +47,8 @@ def result(
 ) -> None:
     """Show how the job ID ended, and what its handler returned if that is kept.
 
-    The value is printed as JSON, and nothing else on standard output: how a job ended that has no value is told on
-    standard error. The exit status is 0 if the job succeeded, else 1.
+    The value is printed as JSON, and nothing else on standard output: if there is no value, how the job ended is
+    printed on standard error. The exit status is 0 if the job succeeded, else 1.
     """
     from rq_core.app.app import App
     from rq_core.model.outcome import Gone, Succeeded
@@ -79,18 +79,18 @@ def result(
     else:
         error = getattr(outcome, "error", None)
         why = [getattr(outcome, "reason", ""), str(error or ""), getattr(outcome, "by", "")]
-        told = (
-            "nothing tells how it ended"
+        because = (
+            "neither Redis nor a log knows how it ended"
             if isinstance(outcome, Gone)
             else ", ".join(filter(None, why))
         )
-        say(f"{word}: {told}" if told else word, err=True)
+        say(f"{word}: {because}" if because else word, err=True)
     if not isinstance(outcome, Succeeded):
         raise click.exceptions.Exit(1)
 
 
 def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
-    """The first queue that has the job, or its outcome; None if none does."""
+    """Return the first queue that has the job, or its outcome; None without such a queue."""
     from rq_core.protocol.reads.result_reads import Absent
 
     for queue in queues:

@@ -24,11 +24,11 @@ from rq_core.model.lib.url import REDIS_URL_VARIABLE
 from rq_core.views.text import span
 
 OTHERS: Final = "--dir names that of another folder"
-"""What is said beside a server that does not run."""
+"""The hint after the message that no server runs."""
 
 
 def _directory(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
-    """The directory that was given, else that of the environment's URL, else the default one."""
+    """Return the directory that was given, else that of the environment's URL, else the default one."""
     from rq_core.embedded import server as embedded
 
     url = os.environ.get(REDIS_URL_VARIABLE, "")

@@ -52,7 +52,7 @@ SAYS_MAX: Final = 400
 
 
 class Frame(NamedTuple):
-    """What is shown at one moment."""
+    """The state of queues and log at one moment."""
 
     state: Overview | Unread
     log: LogOverview | Unread | None
@@ -151,8 +151,8 @@ def _watch(look: Callable[[], Frame], frame: Frame, every: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Give what waits so many seconds for the key q, and returns whether it was typed. Without a terminal to type at,
-    it only waits."""
+    """Yield a function that waits some seconds for the key q, and returns whether it was typed. Without a terminal to
+    type at, it only waits."""
     if not sys.stdin.isatty():
 
         def only_waits(seconds: float) -> bool:
@@ -215,8 +215,8 @@ def _log_document(log: LogOverview) -> list[dict[str, Any]]:
 def render(
     frame: Frame, before: Frame | None, width: int, height: int | None = None
 ) -> RenderableType:
-    """Return what is shown of a frame in so many columns, and lines if ``height`` is given. Rates are told against the
-    frame ``before``."""
+    """Return a frame as text of ``width`` columns, and ``height`` lines if it is given. Rates are those since the frame
+    ``before``."""
     from rich.console import Group
     from rich.text import Text
 
@@ -267,7 +267,7 @@ def _causes(found: Sequence[Cause], most: int) -> Text:
     if left := found[most:]:
         page = sum(each.pages for each in left)
         pages = "pages" if page == 1 else "page"
-        lines.append(f"and {len(left):,} more, of which {page:,} {pages}\n")
+        lines.append(f"and {len(left):,} more; {page:,} of them {pages}\n")
     return lines
 
 
