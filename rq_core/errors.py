@@ -381,7 +381,7 @@ class WaitTimeout(NoResult, TimeoutError):
 
 
 class HandlerSignal(RqCoreError):
-    """Raised by a handler to say what should happen to its job, or into it."""
+    """Raised by a handler to say what should happen to its job, or raised in a handler to stop it."""
 
 
 def _seconds(after: object) -> float:

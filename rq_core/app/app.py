@@ -123,7 +123,7 @@ class App(QueueProducer):
 
     @property
     def redactor(self) -> Redact | None:
-        """The function that ``redact`` means. Raises InvalidOption if there is no such function."""
+        """Return the function that ``redact`` names. Raises InvalidOption if there is no such function."""
         return redactor_of(self.redact)
 
     # Tasks.

@@ -239,7 +239,7 @@ class Arguments:
         try:
             with preparing():
                 adapter = self._make_adapter(self._hints)
-                # What pydantic makes at its first use has a lock, too, which a child would find taken.
+                # Objects that pydantic makes at its first use have locks, too; a child would find them locked.
                 to_json([adapter.serializer.to_json({}, warnings=False).decode(), 1])
                 return adapter
         except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, NameError) as error:
@@ -385,7 +385,7 @@ _WORDS: Final = {"missing": "is required", "extra_forbidden": "the task has no s
 
 
 def _problems_of(error: ValueError) -> dict[str, str]:
-    """Say what is wrong, by the place where it is: ``to``, ``rows.3.when``."""
+    """Return the problems by place: ``to``, ``rows.3.when``."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):

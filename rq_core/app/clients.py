@@ -136,5 +136,5 @@ class Connections:
         found = self._async_clients.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.close()
-        # Its thread ends by itself: the loop does not stand still for it.
+        # Its thread ends by itself: the loop does not wait for it.
         self._close(join=False)

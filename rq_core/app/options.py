@@ -1,4 +1,4 @@
-"""How a job is enqueued: what callers may say of it, written once, and what comes of that."""
+"""How a job is enqueued: the options of callers, written once, and the fields that they become."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REMEMBER_S_MIN: float = 0.001
 KEEP_S_MIN: float = 0.001
 """Seconds."""
 KEEP_MS: Final = 3_600_000
-"""How long a result is kept if its task says no more than that."""
+"""How long a result is kept by default."""
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -136,7 +136,7 @@ class JobOptions:
     due_ms: int = 0
     """The due time, in place of a delay; 0: no due time."""
     id: str | None = None
-    """None makes a new one."""
+    """The job's id; None makes a new one."""
     headers_json: str = ""
     expires_in_ms: int = 0
     """The deadline, in ms from when Redis accepts the job; 0: no such deadline."""
@@ -210,13 +210,13 @@ class JobOptions:
         return changed
 
     def registered(self) -> dict[str, Any]:
-        """Return what differs from the defaults, for producers that do not have the task's code."""
+        """Return the options that differ from the defaults, for producers that do not have the task's code."""
         usual = JobOptions(self.queue)
         facts = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in facts.items() if value != getattr(usual, name)}
 
     def _identity(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Take what callers say of the job's id, and return the fields that say it."""
+        """Return the fields for the options of callers that concern the job's id."""
         if not given.keys() & {"id", "idempotency_key", "remember"}:
             return {}
         from rq_core.model.idempotency import WINDOW_MS, check_key

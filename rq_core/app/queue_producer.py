@@ -161,7 +161,7 @@ class QueueProducer(ManyProducer):
         )
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
-        """Return how the scopes of a queue stand: those that have limits, then keys in use, at most ``limit``."""
+        """Return the state of a queue's scopes: scopes that have limits, then keys in use, at most ``limit``."""
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.client
         return client.run(client.calls.reads.caps(queue, limit))

@@ -1,4 +1,4 @@
-"""How a function becomes a task of an app, and what is refused."""
+"""How a function becomes a task of an app, and which functions are refused."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def check_unique(
 
 
 def check_isolation(isolation: object, max_memory: object) -> None:
-    """Raises InvalidOption for what isolation cannot be, or give."""
+    """Raise InvalidOption for an invalid isolation or max_memory, or a max_memory without isolation."""
     if isolation not in (None, "process"):
         raise InvalidOption.of("isolation", isolation, 'must be "process" or None')
     if max_memory is None:

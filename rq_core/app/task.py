@@ -72,7 +72,7 @@ class PreparedTask(Generic[P, R]):
     if not TYPE_CHECKING:  # Type checkers know what a task has.
 
         def __getattr__(self, name: str) -> Any:
-            """Say what another queue's name for it is called here."""
+            """Name the method here in the error for another library's name."""
             hint = _ELSEWHERE.get(name)
             words = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(f"{words}: {hint}" if hint else words, name=name, obj=self)

@@ -56,7 +56,7 @@ class Draft:
         self._options = defaults.changed(queue=queue, **options)
         self._profile = self._options.profile(task)
         self._name = ""
-        # Without the task's code, what is left out and what it is typed as is not known: such calls are not compared.
+        # Without the task's code, its defaults and types are unknown: such calls are not compared.
         self._call = "=" if self._options.remember_ms else ""
         self._values: Mapping[str, Any] | None = None
         """The values of the arguments, as Placing.lane takes them; None until they are needed."""

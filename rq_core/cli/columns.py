@@ -25,7 +25,7 @@ class Column(NamedTuple):
     title: str
     cells: Sequence[str]
     right: bool = False
-    """Whether they stand at the right, as numbers do."""
+    """Whether the cells are aligned to the right, as numbers are."""
     whole: bool = False
     """Whether no cell is folded or cut, however long it is."""
     cut: bool = False
@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
     @property
     def most(self) -> int:
-        """How wide the widest cell is."""
+        """The width of the widest cell."""
         from rich.cells import cell_len
 
         return max(map(cell_len, (self.title, *self.cells)))

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNSENT_S: Final = 0.5
-"""How long a command waits for a server that is not there; a person is waiting for it."""
+"""Seconds for which a command waits for a server that is not there; a person is waiting for it."""
 UNKNOWN_S: Final = 30.0
-"""How long a command waits for an answer that got lost."""
+"""Seconds for which a command waits for an answer that got lost."""
 LIST_MAX: Final = 1_000_000_000
-"""Most that a command lists; what is far beyond is no number for Redis or a database."""
+"""Most entries that a command lists; a far larger number is invalid for Redis or a database."""
 
 
 def server_options(function: F) -> F:

@@ -42,10 +42,13 @@ COMMANDS: Final[Commands] = {
     "cap": ("change:cap", "Change how many jobs may run, of a queue, a task or a key."),
     "caps": ("lists:caps", "Show what limits a queue's jobs, and how many wait for it."),
     "workers": ("lists:workers", "Show the workers, and which code each runs."),
-    "top": ("top:top", "Show how the queues stand and what is wrong with them, again and again."),
-    "metrics": ("metrics:metrics", "Show Prometheus how the queues stand."),
+    "top": (
+        "top:top",
+        "Show the state of the queues and what is wrong with them, again and again.",
+    ),
+    "metrics": ("metrics:metrics", "Serve the state of the queues to Prometheus."),
     "health": ("health:health", "Say whether the workers of this machine work."),
-    "doctor": ("doctor:doctor", "Compare queues with their logs; mend what differs."),
+    "doctor": ("doctor:doctor", "Compare queues with their logs; mend differences."),
     "acl": ("acl:acl", "Print the Redis user with exactly the rights of a role."),
     "server": (
         "server:server",

@@ -1,7 +1,7 @@
 """Causes: what is wrong with which queue, in one sentence each. ``rq-core top`` shows them above all numbers.
 
-Each cause belongs to an alert (:mod:`rq_core.metrics.alerts`), whose section of the runbook says what to do. It is said
-as soon as it is seen; the alert waits until it has held for a while.
+Each cause belongs to an alert (:mod:`rq_core.metrics.alerts`), whose section of the runbook says what to do. A cause is
+shown as soon as a look sees it; the alert waits until it has held for a while.
 """
 
 from __future__ import annotations

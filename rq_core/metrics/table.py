@@ -283,6 +283,6 @@ FAMILIES: Final = (
         "task",
     ),
 )
-"""In the order of the page."""
+"""The metrics in the order of the page."""
 
 BY_NAME: Final = {family.name: family for family in FAMILIES}

@@ -51,7 +51,7 @@ def pulse_directory() -> Path:
 
 
 class Pulse:
-    """A worker's file, touched after claims. What goes wrong with it is logged once, and harms no job."""
+    """A worker's file, touched after claims. An error with it is logged once, and harms no job."""
 
     def __init__(self, place: Path | None = None) -> None:
         self._place = place or pulse_directory()
@@ -66,7 +66,7 @@ class Pulse:
             owner = self._place.lstat()
             if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
                 raise PermissionError(f"{self._place} belongs to another user")
-            local_workers(self._place)  # Removes the files of those that were killed.
+            local_workers(self._place)  # Removes the files of killed workers.
             facts = {"pid": os.getpid(), "parent": os.getppid(), "worker": worker, "server": server}
             file = self._place / f"{worker}.json"
             file.write_text(json.dumps(facts | {"queues": list(queues)}))
@@ -76,7 +76,7 @@ class Pulse:
         self._file = file
 
     def beat(self) -> None:
-        """Redis has answered a claim."""
+        """Note that Redis has answered a claim."""
         now = time.monotonic()
         if self._file is None or now - self._touched < TOUCH_EVERY_S:
             return
@@ -88,7 +88,7 @@ class Pulse:
             self._file = None
 
     def end(self) -> None:
-        """The worker ends in order."""
+        """Remove the file: the worker ends in order."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 # A supervisor meets the queues of its workers, so that a missing server is one clear line and not one per process.
 
 PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
-"""How long a shard of a cluster is waited for: one that is frozen must not keep the workers from the others' queues."""
+"""Seconds to wait for a shard of a cluster: a frozen shard must not keep the workers from the others' queues."""
 
 
 class Met(NamedTuple):
@@ -358,7 +358,7 @@ FILES_MAX: Final = 20_000
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
 
 Stamp = tuple[int, int]
-"""When a file was changed (ns), and its size."""
+"""The time of a file's last change (ns), and its size."""
 
 
 class SourceFiles:

@@ -61,7 +61,7 @@ class Enqueued:
     delay: float | None
     """Seconds from when it was enqueued, or failed, until it is due; None: it is ready."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """As ``with_options(headers=…)`` gave them."""
+    """The headers, as ``with_options(headers=…)`` gave them."""
 
 
 class Fake:
@@ -145,7 +145,7 @@ class Fake:
             )
             values, lines = map(pairs_of, client.run(read))
             standing = lines_of_jobs(lines, values)
-            # The fake server keeps what it was given in that order.
+            # The fake server keeps entries in the order in which it got them.
             for job_id, value in values.items():
                 job = read_state_line(queue, job_id, standing[job_id])
                 if job.state in (State.READY, State.SCHEDULED):

@@ -99,7 +99,7 @@ class _FakeWaiter(Waiter):
     """Looks at once, in the thread that waits."""
 
     def begin(self, *waits: Wait) -> None:
-        """End each wait with what its job's state is now."""
+        """End each wait with its job's state of now."""
         for wait in waits:
             found = self._client.run(self._client.calls.endings.look(wait.queue, [wait.id]))
             wait.end(found.get(wait.id, Nothing.ALIVE))
@@ -150,7 +150,7 @@ class FakeWire(PoolWire):
 
 
 class FakeAsyncWire:
-    """The same for asyncio: there is no waiting for a server that is a dictionary."""
+    """A wire for asyncio to a fakeredis server. It never waits: the server is a dictionary."""
 
     one_slot = False
 

@@ -44,11 +44,11 @@ class ListedJob(NamedTuple):
 
     @property
     def task_known(self) -> bool | None:
-        """Whether a live worker has its task; None: that is not known, or there is no worker."""
+        """Whether a live worker has its task; None: unknown, or there is no worker."""
         return self.known.knows(self.job.fields.get("task"))
 
 
-# What is asked.
+# Questions.
 
 
 def listed(

@@ -15,9 +15,9 @@ class Found(Generic[R]):
 
     rows: Sequence[R]
     empty: str = ""
-    """Said in place of a table without rows; empty: nothing."""
+    """The line in place of a table without rows; empty: no line."""
     notes: Sequence[str] = ()
-    """Said below the table."""
+    """The lines below the table."""
     unread: Sequence[str] = ()
     """Rows that could not be read, each with its error: a failure."""
     denied: Sequence[str] = ()

@@ -57,7 +57,7 @@ class Capacity:
             return [(queue, 0) for queue in mine if queue.overdue(now)]
         rivals = []
         if len(groups.all) > 1:
-            # What others could use now is left to them; who is waiting for an answer cannot use any.
+            # Places that other groups could use now are left to them; a group that waits for an answer cannot use any.
             others = [o for o in groups.all if o is not group and not o.turns]
             rivals = [queue for other in others for queue in other.queues.values() if queue.look]
         shares = self.shares.divide(free, [queue.name for queue in (*mine, *rivals)])

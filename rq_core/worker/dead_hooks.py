@@ -70,7 +70,7 @@ STEP_MS: Final = 5
 
 
 SLACK_MS: Final = 1_000
-"""How much further back to look then: when exactly it was set is not known."""
+"""How much further back to look then, since the moment at which it was set is unknown."""
 
 
 class DeathWatch:
@@ -115,10 +115,10 @@ class DeathWatch:
         """Hand over a hook's job for each death since the last look of any worker. Returns whether more are left."""
         before = self._clock()
         now, noted = yield from self._now()
-        # What dies in this millisecond may not all be there yet.
+        # More jobs may still die in this millisecond.
         upto = now - 1
         if noted is None:
-            # No hook is called for what died before.
+            # No hook is called for jobs that died before.
             since = told = yield from self._mark_beginning(upto)
         else:
             since = told = int(noted)
@@ -220,7 +220,7 @@ def has_hooks(tasks: Mapping[str, Task[Any, Any]]) -> bool:
 def death_watches(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], queues: Iterable[str]
 ) -> dict[str, DeathWatch]:
-    """A watch for each queue; none if there are no hooks among ``tasks``."""
+    """Return a watch for each queue; empty if there are no hooks among ``tasks``."""
     if not has_hooks(tasks):
         return {}
     return {queue: DeathWatch(client.calls, queue, tasks) for queue in queues}

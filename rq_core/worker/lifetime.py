@@ -52,7 +52,7 @@ class Lifetime:
         self.on_over: Callable[[], None] = lambda: None
         """Called whenever it is said to be over."""
         self.stops = 0
-        """How often it was asked to stop."""
+        """The number of times that it was asked to stop."""
         self.retired = False
         """Whether it ends by itself, and another should take its place."""
         self.failure: RqCoreError | None = None
@@ -93,7 +93,7 @@ class Lifetime:
                 self.retire(f"{resident:,} bytes of memory")
 
     def give_up(self, error: RqCoreError) -> None:
-        """End as if asked to: such an error is mended by no waiting."""
+        """End as if asked to: waiting does not mend such an error."""
         if self.failure is None:
             self.failure = error
             log.error(

@@ -60,7 +60,7 @@ class QueueGroups:
             )
             self.all.append(QueueGroup(queues, watcher))
         self.of = {name: group for group in self.all for name in group.queues}
-        """By queue."""
+        """The groups by queue."""
 
     @property
     def present(self) -> list[str]:
@@ -83,5 +83,5 @@ class QueueGroups:
         for group in self.all:
             group.watcher.stop()
             for claim in group.claiming:
-                # Should it have to be sent again, it takes nothing; if it has been carried out, the answer is the same.
+                # If it is sent again, it takes no jobs; if it was carried out already, the answer is the same.
                 claim.args["limit"] = 0

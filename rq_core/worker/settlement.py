@@ -94,7 +94,7 @@ def claim_call(
 def calls_of(
     worker: str, settlements: Iterable[Settlement]
 ) -> list[tuple[Call[dict[str, str]], list[Settlement]]]:
-    """The fewest calls that report all of these, each with what it reports."""
+    """Return the fewest calls that report all of these, each with its settlements."""
     groups: defaultdict[tuple[str, str], list[Settlement]] = defaultdict(list)
     for settlement in settlements:
         script = "fail" if settlement.verdict in ("retry", "final") else settlement.verdict

@@ -135,7 +135,7 @@ class Startup:
         try:
             return await self._client.run(self._client.calls.reads.is_there(queue.name))
         except QueueDamaged:
-            return True  # To meet it says what is wrong.
+            return True  # The handshake says what is wrong.
 
     def _tell_undeclared(self, queue: WatchedQueue, declared: Sequence[str]) -> None:
         known = ", ".join(declared) or "none"

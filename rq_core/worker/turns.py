@@ -96,7 +96,7 @@ class Turns:
                     handlers.begin_arrived()
                 return
             self._groups.news.clear()
-            # There is nothing to send first. What cannot be begun, or ends at once, is news.
+            # There is nothing to send first. A job that cannot be begun, or ends at once, is news.
             handlers.begin_arrived()
             await self._groups.news.wait()
 
@@ -121,7 +121,7 @@ class Turns:
         share = self._lifetime.options.max_jobs
         if share is None:
             return most
-        # What lends its places lends its part of the share as well: an outage may take longer than all the rest.
+        # A group that lends its places lends its part of the share, too: an outage may take longer than all the rest.
         return min(most, share - self._stats.claimed - self._capacity.kept)
 
     async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
@@ -196,7 +196,7 @@ class Turns:
                 if time.monotonic() - asked.sent > fresh:
                     result, asked.sent = await self._still_held(asked, result)
         finally:
-            # Not before: the group's other turn would take the places of what has been claimed.
+            # Not before: the group's other turn would take the places of the claimed jobs.
             asked.release()
             failed = self._claimed(asked, result, uncounted=uncounted)
         return failed
@@ -227,7 +227,7 @@ class Turns:
     def _settled(
         self, group: Sequence[Settlement], result: Mapping[str, str] | RqCoreError
     ) -> bool:
-        """Take note of what became of settlements. True: not done, they are tried again."""
+        """Take note of the answer to settlements. True: they were not carried out and are tried again."""
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)

@@ -261,7 +261,7 @@ class Burst:
         self._handlers = handlers
         self._tasks = tasks
         self._deaths: dict[str, DeathWatch] | None = None
-        """None: not looked yet."""
+        """The watches by queue; None: not looked yet."""
         self._asking = False
         """Whether a turn is finding out. The turns of all groups ask, and one answer is enough for all."""
 

@@ -1,4 +1,4 @@
-"""The job that is running here: what its handler may know of it, and when it should stop."""
+"""The job that is running here: its facts for the handler, and the signal to stop."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def current_job() -> JobContext:
 
 
 def job_here(variables: Context | None = None) -> JobContext | None:
-    """The job that is running in these context variables, or in the present ones; None if none is."""
+    """Return the job that is running in these context variables, by default the present ones; None without a job."""
     return _current.get() if variables is None else variables.get(_current)
 
 

@@ -20,7 +20,7 @@ class DeadJob:
     queue: str
     task: str
     arguments: dict[str, Any]
-    """As JSON has them; empty if they cannot be read."""
+    """The arguments as JSON has them; empty if they cannot be read."""
     reason: str
     """A :class:`rq_core.model.table.reasons.Reason`, or a word of another client."""
     claims: int
@@ -37,12 +37,12 @@ Hook = Callable[..., Any]
 
 
 def hook_name(task: str) -> str:
-    """The name of the task that runs a task's hook."""
+    """Return the name of the task that runs a task's hook."""
     return f"{task}:on_dead"
 
 
 def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
-    """The function of that task. It has the hook's dependencies. Raises InvalidTask."""
+    """Return the function of the task that runs the hook. It has the hook's dependencies. Raises InvalidTask."""
     told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):
 
@@ -69,6 +69,6 @@ def arguments_of(spec: str) -> dict[str, Any]:
     try:
         arguments: object = json.loads(read_spec(spec).args_json)
     except ValueError:
-        # Another program wrote it. Its hook is called anyway, and so must be those of the jobs behind it.
+        # Another program wrote it. Its hook is called anyway, and later jobs' hooks must be called, too.
         return {}
     return arguments if isinstance(arguments, dict) else {}

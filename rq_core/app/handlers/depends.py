@@ -1,4 +1,4 @@
-"""``Depends``: what a handler is given beside the arguments of its job.
+"""``Depends``: values that a handler gets beside the arguments of its job.
 
     async def session() -> AsyncIterator[Session]:
         async with make_session() as session:
@@ -110,7 +110,7 @@ def planned_steps(
     is_async: bool,
     overrides: Mapping[Provider, Provider] | None = None,
 ) -> dict[str, Step]:
-    """Return what gives a task's parameters their values. ``owner`` is the task. Raises InvalidTask."""
+    """Return the steps that give a task's parameters their values. ``owner`` is the task. Raises InvalidTask."""
     planner = _Planner(owner, is_async, overrides or {})
     return {name: planner.step(dependency, ()) for name, dependency in dependencies.items()}
 
@@ -290,7 +290,7 @@ def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
 
 
 def _function_of(provider: Any) -> Any:
-    """The function in which a provider's signature is written."""
+    """Return the function that has a provider's signature."""
     provider = _called(provider)
     if isinstance(provider, type):
         return getattr(provider, "__init__")  # noqa: B009 - a type checker would warn of subclasses
@@ -307,7 +307,7 @@ def _called(provider: Any) -> Any:
 
 
 def name_of(provider: Any) -> str:
-    """A provider's name, for people."""
+    """Return a provider's name, for people."""
     provider = _called(provider)
     return str(getattr(provider, "__qualname__", None) or repr(provider))
 

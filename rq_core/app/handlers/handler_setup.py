@@ -41,7 +41,7 @@ def _makes_manager(function: Any) -> bool:
 
 
 class Around:
-    """A context manager around every handler of an app, which sees what the handler raises.
+    """A context manager around every handler of an app, which sees the error of the handler.
 
         @app.around
         @contextmanager
@@ -150,7 +150,7 @@ class Entered:
             if inspect.iscoroutine(made):
                 made = await self._awaited(made)
             made = _of_generator(made)
-            # Those that contextmanager and asynccontextmanager make are of these classes.
+            # Context managers of contextmanager and asynccontextmanager are of these classes.
             entered = owned or isinstance(made, ContextDecorator | AsyncContextDecorator)
             return await self._enter(made, what) if entered else made
         except BaseException as error:

@@ -1,4 +1,4 @@
-r"""Keeping secrets out of the log: what a handler's error says passes through the app's redactor.
+r"""Keeping secrets out of the log: the texts of a handler's error pass through the app's redactor.
 
 Arguments are in no log line, and in events and SQL only where a producer asks for that
 (``audit_payload="full"``), as they are. What an exception says is up to the code that
@@ -25,7 +25,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import excerpt, printable, shorten
 
 Redact = Callable[[str], str]
-"""Takes what an exception says, and returns what may be kept of it."""
+"""A function that takes the text of an exception, and returns the text that may be kept."""
 
 TYPE_MAX: Final = 200
 MESSAGE_MAX: Final = 2_000
@@ -37,7 +37,7 @@ _MUST: Final = "must be a function of a text, or its import path, like settings:
 
 
 def redactor_of(said: Redact | str | None) -> Redact | None:
-    """The redactor that an option means. Raises InvalidOption if there is no such function."""
+    """Return the redactor that an option names. Raises InvalidOption if there is no such function."""
     if said is None or callable(said):
         return said
     if not isinstance(said, str):

@@ -1,4 +1,4 @@
-"""How long a failed job waits until it is tried again, and whether it is.
+"""Whether a failed job is tried again, and how long it waits for that.
 
 The worker asks the policy of the job's task. ``fail.lua`` counts the failures and may say ``dead`` instead.
 """

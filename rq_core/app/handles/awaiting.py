@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GRACE_S: Final = 2.0
 """Seconds beyond the timeout for which the last look, in Redis or in the log, may still be under way."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
-"""Seconds between two looks at a log that is behind, the first ones and then always the last."""
+"""Seconds between the first looks at a log that is behind; then always the last of them."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
 """Readers of the log that a forked child found. They stay open here: to close one would end its parent's connection."""
 
@@ -55,7 +55,7 @@ class Until(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """Read in the log how these jobs of a queue ended. What is read is sent back, or the RqCoreError."""
+    """Read in the log how these jobs of a queue ended. The outcomes are sent back, or the RqCoreError."""
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
@@ -113,7 +113,7 @@ class Ends(Generic[H]):
         """Begin to wait in this process. ``notify`` is called from another thread when there is news."""
         self._leave_parents_reader()
         self._pid = os.getpid()
-        # What a parent has heard is looked at again.
+        # News that a parent process got is looked at again.
         self._news.clear()
         told = self._seen.keys() | self._missing.keys() | self._alive.keys()
         # All in one step: the thread that looks would otherwise take the lock from this one, for each of many jobs.
@@ -220,7 +220,7 @@ class Ends(Generic[H]):
         return Ended(handle, outcome)
 
     def _loaded(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        """The outcome with its value as what the task returns, as JSON has it where this app does not have the task."""
+        """Return the outcome with its value in the task's type, or as JSON has it if this app lacks the task."""
         if not isinstance(outcome, Succeeded) or not isinstance(outcome.kept, Kept):
             return outcome
         value, task = outcome.kept
@@ -239,7 +239,7 @@ class Ends(Generic[H]):
                 return wait.trouble
             if not wait.over and not (wait.place and wait.looks):
                 if self._heard_at >= self._deadline:
-                    return RqCoreError("there was no time to look at all of them: wait longer")
+                    return RqCoreError("there was no time to look at all jobs: wait longer")
                 return RqCoreError("Redis has not answered: does it run, and can it be reached?")
         return None
 
@@ -350,11 +350,11 @@ def timeout_of(timeout: Duration) -> float:
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused where waiting would stop what is waited for. ``blocks``: the thread, not only the caller."""
+    """Raise WaitRefused in a handler, and, if the wait ``blocks`` the thread, in an event loop."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,
-            why="an event loop runs in this thread, and would stand still: await the method's _async twin",
+            why="an event loop runs in this thread, and would be blocked: await the method's _async twin",
         )
     if job_here() is not None and not allow_in_handler:
         raise WaitRefused(

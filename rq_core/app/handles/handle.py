@@ -77,9 +77,9 @@ class JobHandle(Generic[R_co]):
         self.discarded = discarded
         self.replaced = replaced
         self.keeps = keeps
-        """Whether its result is kept; None: that is not known."""
+        """Whether its result is kept; None: unknown."""
         self.seen: Outcome[R_co] | None = None
-        """How the job ended, if that was waited for with this handle."""
+        """The outcome of the job, if a wait with this handle has seen it."""
 
     def __repr__(self) -> str:
         note = ", duplicate" if self.duplicate else ", discarded" if self.discarded else ""
@@ -163,7 +163,7 @@ class JobHandle(Generic[R_co]):
             raise keeps_none(self.id)
 
     def is_of(self, connections: object) -> bool:
-        """Whether these connections are those of its app."""
+        """Whether its app has these connections."""
         return self._producer.connections is connections
 
     async def wait_async(

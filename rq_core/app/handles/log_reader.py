@@ -83,7 +83,7 @@ class BackgroundLogReader:
         return reading
 
     def close(self) -> None:
-        """Close all connections, those of a read that is under way when it has ended."""
+        """Close all connections; those of a read that is under way are closed when it has ended."""
         with self._lock:
             self._is_closed = True
             if self._current is not None:

@@ -15,7 +15,7 @@ from rq_core.model.limits.policy import Naming, Source
 from rq_core.model.limits.scopes import FAIR, QUEUE, WEIGHT, scope
 
 WEIGHT_MAX: Final = 10_000
-"""Most that a key of a fair queue can weigh: what it is served for is counted in ten-thousandths."""
+"""Highest weight of a key of a fair queue: turns are counted in ten-thousandths."""
 
 
 class Declared:
@@ -25,7 +25,7 @@ class Declared:
         self.settings: dict[str, dict[str, int]] = {}
         """The declared settings by queue, then by field."""
         self._limits: dict[str, dict[str, Limit]] = {}
-        """By queue, and by scope or family."""
+        """The limits by queue, then by scope or family."""
         self._declarer: dict[tuple[str, str], str] = {}
         self._queue_of_name: dict[str, str] = {}
         self._fair: dict[str, str] = {}
@@ -180,7 +180,7 @@ class Declared:
 
     @property
     def queues(self) -> list[str]:
-        """The queues of tasks, and those that have a limit."""
+        """The queues of tasks, and queues that have a limit."""
         found = [queue for queue, limits in self._limits.items() if limits]
         return list(dict.fromkeys([*found, *(p.queue for p in self._own.values())]))
 

@@ -32,7 +32,7 @@ from rq_core.model.limits.scopes import (
 )
 
 CACHED_S: Final = 5.0
-"""How long a policy that was read is taken for true. What is put into a wrong lane meanwhile, its worker corrects."""
+"""Seconds for which a policy that was read is used. A worker moves jobs that got a wrong lane meanwhile."""
 CACHED_MAX: Final = 1_000
 
 
@@ -65,7 +65,7 @@ class Placing:
         self.set_sources(sources)
 
     def set_sources(self, sources: Sequence[Source]) -> None:
-        """Take other sources, also for what holds this placing already."""
+        """Replace the sources. Tasks that have this placing already use the new ones, too."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
 

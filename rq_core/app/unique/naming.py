@@ -46,7 +46,7 @@ class Named(ABC):
 
     @property
     def delay_ms(self) -> int | None:
-        """By how much it delays each job; None: not at all, and a producer may."""
+        """The delay of each job; None: it delays none, and a producer may."""
         found: int | None = self.ties.get("after_ms")
         return found
 
@@ -162,7 +162,7 @@ def _check_call(task: str, function: Callable[..., Any], name: str, arguments: A
             f" {', '.join(arguments.names) or 'none'}, or **arguments",
         ) from None
     except ValueError:
-        pass  # It has no signature to look at; calling it will tell.
+        pass  # It has no signature to look at; the first call shows whether it works.
 
 
 def _called(

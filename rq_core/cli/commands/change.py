@@ -1,4 +1,4 @@
-"""Commands that change jobs and queues. What they do is in the log, with who did it and why."""
+"""Commands that change jobs and queues. The log has each change, with the operator and the reason."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _chosen(
 def _apply(
     client: Client, verb: Verb, ids: Sequence[str], given: dict[str, Any], done: set[str]
 ) -> None:
-    """Do it to the jobs, wherever they are, and say what became of each."""
+    """Apply the change to the jobs, wherever they are, and print the outcome of each."""
     outcomes: dict[str, str] = {}
     for queue, chosen in _by_queue(client, ids, given["queue"]).items():
         outcomes |= client.run(verb(queue, chosen, by=actor(given["by"]), why=given["reason"]))

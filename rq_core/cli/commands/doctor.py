@@ -258,7 +258,7 @@ def _print(report: dict[str, Any], *, mend: bool, compared: bool) -> None:
 
 
 def _line(finding: Mapping[str, Any]) -> str:
-    """One finding. Those of the log may leave out which job it is of."""
+    """Return a finding as one line. A finding in the log may leave out its job."""
     job, says = finding["job"], finding["says"]
     of_job = f"job {job}: " if job and job not in says else ""
     return f"{finding['kind']}: {of_job}{says}"

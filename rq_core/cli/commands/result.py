@@ -101,7 +101,7 @@ def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
 
 
 def _queue_in_log(job_id: str, audit_url: str | None) -> str | None:
-    """The queue in which the log has the job last; None if it has none, or there is no log."""
+    """Return the queue in which the log has the job last; None without one, or without a log."""
     if audit_url is None:
         return None
     events = plugins.history_reader()(audit_url, job_id, None)

@@ -56,9 +56,9 @@ class Frame(NamedTuple):
 
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """None: it was not asked for."""
+    """The state of the log; None: it was not asked for."""
     at: float
-    """On the monotonic clock."""
+    """The time of the look, on the monotonic clock."""
 
 
 @click.command()
@@ -87,7 +87,7 @@ def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show how the queues stand and what is wrong with them, until q or Ctrl-C. It changes nothing.
+    """Show the state of the queues and what is wrong with them, until q or Ctrl-C. It changes nothing.
 
     With --json, print one document and end. The exit status of --json and --once is 1 if Redis does not answer, or
     refuses.
@@ -180,7 +180,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
                     return True
         return False
 
-    # Each key at once, and not shown; Ctrl-C stays what it is.
+    # Keys come at once and are not shown; Ctrl-C still interrupts.
     tty.setcbreak(number)
     try:
         yield leaves_within
@@ -245,7 +245,7 @@ def render(
 
 
 def _lines(text: Text, width: int) -> int:
-    """How many lines a text takes."""
+    """Return the number of lines that a text takes."""
     from rich.console import Console
 
     return len(text.wrap(Console(width=width), width)) if text else 0
@@ -288,7 +288,7 @@ def _queues(
     shown: Sequence[QueueOverview],
     alerts: Sequence[str],
 ) -> RenderableType:
-    """The table of queues. ``alerts`` are those of what is wrong."""
+    """Return the table of queues. ``alerts`` are the alerts of all causes."""
     from rq_core.cli.columns import Column, chosen, table_of
 
     columns = [

@@ -99,7 +99,7 @@ class Executor:
         self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)
         self.running: dict[tuple[str, str, str], Running] = {}
-        """By queue, job and fence: a job may be claimed again while an old handler of it still runs."""
+        """Running claims by queue, job and fence: a job may be claimed again while an old handler of it still runs."""
 
     @property
     def busy(self) -> bool:
@@ -220,12 +220,12 @@ class Executor:
             log.warning("lease lost, the handler is asked to stop", extra=running.facts())
         if running.handler is None:
             if isinstance(why, LeaseLost):
-                # Nothing is settled at its timeout: what the thread reports in the end is refused, and logged.
+                # Nothing is settled at its timeout: the report of its thread is refused later, and logged.
                 self._limit_time(running, None)
             return
         running.handler.cancel()
         if has_begun(running.handler):
-            # A lost claim has nothing to be settled; what such a handler reports in the end is refused, and logged.
+            # A lost claim has nothing to be settled; a report of such a handler is refused later, and logged.
             self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE_S)
         else:
             # Cancelled now, its task takes no step in which it could say how it ended.
@@ -275,7 +275,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
             failure = error
-        # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+        # Not while it is handled: an error of a backoff function would have it as its context, unredacted.
         try:
             self._ended(running, failure)
         finally:

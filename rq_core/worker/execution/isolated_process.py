@@ -72,8 +72,8 @@ def _end_group() -> None:
 
 
 def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
-    """Run what the worker sends, until it is gone."""
-    # A group of its own: what a handler starts is killed with its process.
+    """Run the handlers that the worker sends, until the worker is gone."""
+    # A group of its own: processes that a handler starts are killed with this one.
     os.setpgid(0, 0)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -140,7 +140,7 @@ def _carry_out(
     _limit_memory(None)
     if failure is None:
         return returned
-    # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+    # Not while it is handled: an error of a backoff function would have it as its context, unredacted.
     try:
         return _told(failure, task, running, rng)
     finally:

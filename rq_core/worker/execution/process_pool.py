@@ -227,7 +227,7 @@ def _died(child: _Child) -> HandlerDied:
 
 
 def _kill_group(child: _Child) -> None:
-    """Kill what the handlers of a child have started, and the child itself if it lives."""
+    """Kill the processes that the handlers of a child have started, and the child itself if it lives."""
     pid = child.process.pid
     if pid is not None and not child.reaped:
         child.reaped = True

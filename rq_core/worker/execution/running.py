@@ -48,10 +48,10 @@ class Running:
         self.arguments = arguments
         self.args_json = args_json
         self.timeout = timeout
-        """Seconds, from the start."""
+        """The timeout in seconds, from the start."""
         self.started = time.monotonic()
         self.over: float | None = None
-        """When its timeout is over, on the monotonic clock. None: it has none, or its handler has not begun."""
+        """When its timeout is over, on the monotonic clock. None: it has no timeout, or its handler has not begun."""
         self.ended: float | None = None
         """When its thread ended, on the monotonic clock; the loop may look later."""
         self.limit: float | None = None
@@ -61,7 +61,7 @@ class Running:
         self.handler: asyncio.Task[None] | None = None
         """The asyncio task of an async handler."""
         self.ending: HandlerSignal | None = None
-        """Why it was asked to stop, if it was."""
+        """The reason for which it was asked to stop, if it was."""
         self.settled = False
         self.keeps = keeps
         """Whether what its handler returns is kept."""

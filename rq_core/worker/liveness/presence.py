@@ -115,7 +115,7 @@ def code_digest(tasks: Mapping[str, Task[Any, Any]]) -> str:
 
 
 def _layers(function: Any) -> Iterator[Any]:
-    """A function, and what it wraps."""
+    """Yield a function, and the functions that it wraps."""
     seen: set[int] = set()
     while function is not None and id(function) not in seen:
         seen.add(id(function))
