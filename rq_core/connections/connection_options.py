@@ -25,7 +25,7 @@ def resolve(url: str) -> str:
         # Imported only here: most processes talk to a server of their own.
         from rq_core.embedded import server
 
-        return server.resolve(url)
+        return server.resolve_url(url)
     if not url.startswith(("redis://", "rediss://", "unix://", *sentinel.SCHEMES)):
         raise InvalidOption.of(
             "redis",
@@ -42,7 +42,7 @@ def named(url: str) -> str:
         return url
     from rq_core.embedded import server
 
-    return server.named(url)
+    return server.absolute_url(url)
 
 
 def _options(retry: Any, answer_within: float, connect_within: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class When(NamedTuple):
     value: float
     labels: tuple[tuple[str, str], ...] = ()
     within_s: int = 0
-    """If given, not the sample counts but how much it grew in so many seconds."""
+    """If given, the sample's growth in this many seconds counts, not the sample."""
 
     @property
     def expr(self) -> str:
@@ -44,13 +44,13 @@ class Alert(NamedTuple):
     for_s: int
     """How long it must hold before it fires, in seconds."""
     all_of: tuple[When, ...]
-    """Of one queue, if the families have that label."""
+    """The conditions, all of one queue if the families have that label."""
     means: str
     """A paragraph."""
     look: tuple[str, ...]
-    """Commands that show more; QUEUE stands for the queue, URL behind --audit for the audit database's."""
+    """Commands that show more; QUEUE is the queue, and the URL behind --audit is the audit database's."""
     do: str
-    """What may be done, most likely first: items of a list."""
+    """Remedies, most likely first: items of a list."""
 
     @property
     def expr(self) -> str:
@@ -61,7 +61,7 @@ class Alert(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """What it means, on one line."""
+        """Its meaning, on one line."""
         return " ".join(self.means.split())
 
     @property

@@ -261,12 +261,12 @@ class Burst:
         self._handlers = handlers
         self._tasks = tasks
         self._deaths: dict[str, DeathWatch] | None = None
-        """None: not looked yet."""
+        """The watches by queue; None: not looked yet."""
         self._asking = False
         """Whether a turn is finding out. The turns of all groups ask, and one answer is enough for all."""
 
     def active(self) -> bool:
-        """Whether something runs, or is to be reported or looked at."""
+        """Whether a job runs, a settlement waits to be reported, or a queue should be looked at."""
         if self._handlers.executor.busy or self._handlers.arrived:
             return True
         if any(group.finished for group in self._groups.all):
@@ -308,7 +308,7 @@ class Burst:
         return True
 
     async def _tell_of_last_deaths(self) -> bool:
-        """Tell hooks of what died and was not told yet. Returns whether their jobs are to be run now."""
+        """Hand over the last deaths to hooks. Returns whether there are jobs of hooks to run now."""
         if self._deaths is None:
             self._deaths = death_watches(self._client, self._tasks, self._groups.queues)
         if not self._deaths:

@@ -50,10 +50,10 @@ def _server(place: Path, url: str | None, *, keep: bool) -> Iterator[str]:
     from rq_core.embedded import server
 
     try:
-        yield server.ensure(place / "server")
+        yield server.ensure_server(place / "server")
     finally:
         if not keep:
-            server.stop(place / "server")
+            server.stop_server(place / "server")
 
 
 def _perform(

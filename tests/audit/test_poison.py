@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rq_core.app.handlers.redaction import MESSAGE_MAX, describe
+from rq_core.app.handlers.redaction import MESSAGE_MAX, describe_error
 from rq_core.connections.client import Client
 from rq_core.doctor import diagnose, repair
 from rq_core.errors import QueueDamaged
@@ -493,7 +493,7 @@ def test_what_a_handler_raises_arrives_through_the_real_scripts(
         client.run(client.calls.enqueue.many([NewJob(JobIds()(), "q", profile("task"), "{}")]))
         mirror = Mirror(Outbox(client), database, "q")
         claim = client.run(claims.claim("q", "w-1", 1)).jobs[0]
-        record = (claim.id, claim.fence, "final", 0, "failed", describe(error))
+        record = (claim.id, claim.fence, "final", 0, "failed", describe_error(error))
         client.run(claims.fail("q", "w-1", [record]))
         auditlog.drain(mirror)
 

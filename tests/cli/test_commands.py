@@ -584,7 +584,7 @@ def test_one_client_of_the_embedded_server_is_written_in_the_singular(
 ) -> None:
     """It was "1 clients"."""
     found = ServerStatus(directory=Path("data"), running=True, pid=7, version="9.0", clients=1)
-    monkeypatch.setattr("rq_core.embedded.server.status", lambda _: found)
+    monkeypatch.setattr("rq_core.embedded.server.server_status", lambda _: found)
 
     assert ", process 7, 1 client, " in cli.ok("server", "status")
 

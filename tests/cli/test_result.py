@@ -79,7 +79,9 @@ def test_result_exits_with_1_for_an_unknown_job(
 
     assert 1 == found.exit_code
     said = found.stdout + found.stderr
-    assert ("nothing tells how it ended" if words else "no queue has a job nobody") in said
+    assert (
+        "neither Redis nor a log knows how it ended" if words else "no queue has a job nobody"
+    ) in said
 
 
 def test_the_log_knows_the_queue_of_a_job_that_has_left_redis(

@@ -254,11 +254,11 @@ def test_what_pages_comes_before_any_number_of_causes_that_do_not(
 
     shown = console.export_text().splitlines()
     assert shown[0].startswith("! z: cannot be read: queue 'z' has layout 99")
-    assert "and 3 more, of which 0 page" in shown
+    assert "and 3 more; 0 of them page" in shown
     assert cli.json("top")["causes"][0]["queue"] == "z"
     printed_once = cli.ok("top", "--once")
     assert printed_once.count("paused, and 1 job is ready") == 14
-    assert "more, of which" not in printed_once
+    assert "of them page" not in printed_once
 
 
 def test_that_the_log_was_not_read_is_said_with_the_age_of_the_oldest_event(

@@ -379,4 +379,4 @@ async def test_a_thread_that_outlives_its_lost_lease_and_its_timeout_presents_it
     may_end.set()
 
     assert await runs.verdicts() == [COMPLETE]
-    assert said == ["lease lost, the handler is told to stop"]
+    assert said == ["lease lost, the handler is asked to stop"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rq_core import App
-from rq_core.app.handlers.redaction import describe
+from rq_core.app.handlers.redaction import describe_error
 from rq_core.connections.open import open_wire
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.masking import masked
@@ -166,7 +166,7 @@ def test_no_half_of_a_password_is_left_where_a_long_text_is_cut(at: int) -> None
 def test_an_error_with_a_long_word_is_described_at_once_and_says_how_it_began() -> None:
     error = ValueError("bad blob=" + "ab12" * 5_000_000)
 
-    said = json.loads(describe(error))
+    said = json.loads(describe_error(error))
 
     assert said["message"].startswith("bad ")
     assert len(said["message"]) < 2_200

@@ -1,4 +1,4 @@
-"""What handlers return, between Python and JSON, by the annotation of the task's function.
+"""Results of handlers, between Python and JSON, by the annotation of the task's function.
 
 A worker dumps the value where the handler ran, and the producer that waits loads it into the annotated type.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Returned:
-    """What one task's function returns. pydantic is imported on first use."""
+    """The result type of one task's function. pydantic is imported on first use."""
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         self._task = task

@@ -79,18 +79,18 @@ def result(
     else:
         error = getattr(outcome, "error", None)
         why = [getattr(outcome, "reason", ""), str(error or ""), getattr(outcome, "by", "")]
-        told = (
-            "nothing tells how it ended"
+        because = (
+            "neither Redis nor a log knows how it ended"
             if isinstance(outcome, Gone)
             else ", ".join(filter(None, why))
         )
-        say(f"{word}: {told}" if told else word, err=True)
+        say(f"{word}: {because}" if because else word, err=True)
     if not isinstance(outcome, Succeeded):
         raise click.exceptions.Exit(1)
 
 
 def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
-    """The first queue that has the job, or its outcome; None if none does."""
+    """Return the first queue that has the job, or its outcome; None without such a queue."""
     from rq_core.protocol.reads.result_reads import Absent
 
     for queue in queues:
@@ -101,7 +101,7 @@ def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
 
 
 def _queue_in_log(job_id: str, audit_url: str | None) -> str | None:
-    """The queue in which the log has the job last; None if it has none, or there is no log."""
+    """Return the queue in which the log has the job last; None without one, or without a log."""
     if audit_url is None:
         return None
     events = plugins.history_reader()(audit_url, job_id, None)

@@ -285,7 +285,7 @@ def test_a_time_in_which_not_all_jobs_can_be_looked_at_is_said_to_be_short(
     handles = [app.handle_by_id(QUEUE, f"no-{n}") for n in range(TOGETHER_MAX + 1)]
     found = []
     try:
-        with pytest.raises(WaitTimeout, match="no time to look at all of them"):
+        with pytest.raises(WaitTimeout, match="no time to look at all jobs"):
             for handle in app.as_completed(handles, 0):
                 found.append(handle)
                 if len(found) == TOGETHER_MAX:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rq_core.app.handlers.redaction import describe
+from rq_core.app.handlers.redaction import describe_error
 from rq_core.model.job import Claim, error_of, place_in, spec_of
 from rq_core.protocol.calls import claims
 from tests.kit.seed import ERROR, Seed, spec
@@ -42,7 +42,7 @@ def test_a_dead_job_keeps_the_traceback_of_its_error_unless_that_is_long(seed: S
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:
         {}[message]
-    said = describe(raised.value)
+    said = describe_error(raised.value)
 
     assert fail(seed, seed.running("a"), said) == "dead"
 

@@ -1,41 +1,17 @@
-"""Run an app's tasks in a test, in one process and without a server.
-
-    from rq_core import testing
-
-    def test_welcome_is_sent():
-        with testing.fake(app) as fake:
-            sign_up("ada@example.org")           # enqueues
-            (job,) = fake.enqueued("mail")       # what waits, and what it will be called with
-            assert (job.task, job.arguments) == ("send", {"to": "ada@example.org"})
-            (ran,) = fake.drain()                # runs what was enqueued, here and now
-            assert ran.outcome == "succeeded"
-
-The scripts run on fakeredis (install fakeredis[lua]), in place of the app's server. That is for the
-logic of programs that use rq-core; how the scripts behave is proved on real servers only.
-"""
+"""An app on a fake server, and the runs of its jobs there."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import redis
-
 from rq_core.app.app import App
-from rq_core.app.clients import Connections, in_event_loop
+from rq_core.app.clients import in_event_loop
 from rq_core.app.handlers.context import JobContext, running
-from rq_core.connections.async_client import AsyncClient
-from rq_core.connections.client import Client
-from rq_core.connections.connection import Line
-from rq_core.connections.pool import Pool
-from rq_core.connections.redis_errors import words_of
-from rq_core.connections.transport import SOCKET_TIMEOUT_S, Hear, PoolWire
-from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import RqCoreError, UsageError
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
@@ -45,12 +21,8 @@ from rq_core.model.state_line import JobState, lines_of_jobs, read_state_line
 from rq_core.model.table.machine import Priority, State
 from rq_core.model.table.reasons import Reason
 from rq_core.protocol.calls import claims
-from rq_core.protocol.engine.delivery import Delivery
-from rq_core.protocol.engine.plan import Patience, Plan, ReplyError, pairs_of
-from rq_core.protocol.operations import Operations
-from rq_core.protocol.reads.wait_schedule import Nothing, Wait
-from rq_core.scripts.header import Variant
-from rq_core.scripts.script import Script, build_script
+from rq_core.protocol.engine.plan import Plan, pairs_of
+from rq_core.testing.fake_server import FakeConnections
 from rq_core.worker.dead_hooks import DeathWatch, has_hooks
 from rq_core.worker.execution.executor import Executor
 from rq_core.worker.execution.running import Running
@@ -58,37 +30,6 @@ from rq_core.worker.settlement import Settlement, calls_of
 
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""
-
-_REPLID: Final = """--[[ replid: the one history of a fake server, which has no INFO in scripts. ]]
-
-local function server_replid()
-  return string.rep('0', 40)
-end
-"""
-
-_CLOCK: Final = """--[[ clock: the server's time, and what the test has added to it.
-
-Keys: meta
-]]
-local function clock_ms()
-  local time = redis.call('TIME')
-  local added = redis.call('HGET', meta, 'test_clock_ms') or 0
-  local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
-  return now, string.format('%.0f', now)
-end
-"""
-
-
-@functools.cache
-def fake_variant() -> Variant:
-    """Return how the scripts must be changed for fakeredis."""
-    return Variant(includes={"replid": _REPLID, "clock": _CLOCK}, shebang=False)
-
-
-@functools.cache
-def fake_script(name: str) -> Script:
-    """Return the script as fakeredis can run it."""
-    return build_script(name, fake_variant())
 
 
 @dataclass(frozen=True)
@@ -103,7 +44,7 @@ class Ran:
     outcome: str
     """succeeded, scheduled or ready (to be retried), dead, or cancelled."""
     error: str | None
-    """What the handler raised, as ``ValueError: no such user``."""
+    """The error of the handler, as ``ValueError: no such user``."""
 
 
 @dataclass(frozen=True)
@@ -120,149 +61,11 @@ class Enqueued:
     delay: float | None
     """Seconds from when it was enqueued, or failed, until it is due; None: it is ready."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """As ``with_options(headers=…)`` gave them."""
-
-
-class FakeConnections(Connections):
-    """Clients of a fakeredis server of their own. Raises ImportError without fakeredis[lua]."""
-
-    def __init__(self, *, prefix: str) -> None:
-        super().__init__("fake://", prefix=prefix)
-        # A dictionary answers at once.
-        self.warns = False
-        try:
-            import fakeredis
-
-            # Without Lua, fakeredis would say no more than that it lacks EVALSHA.
-            import lupa  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                "rq_core.testing runs on fakeredis with Lua: pip install 'fakeredis[lua]'"
-            ) from error
-
-        self._server = fakeredis.FakeServer()
-
-    def make_client(self) -> Client:
-        """Make a client of the fake server."""
-        return Client(self.url, wire=FakeWire(self._server), calls=self._calls())
-
-    def make_async_client(self) -> AsyncClient:
-        """Make a client of the fake server for the running event loop."""
-        wire = FakeAsyncWire(self._server)
-        return AsyncClient(self.url, wire=wire, calls=self._calls())
-
-    def make_waiter(self) -> Waiter:
-        """Make what looks once for those who wait: jobs run when the test drains."""
-        return _FakeWaiter(self.make_client())
-
-    def _calls(self) -> Operations:
-        # There is no waiting for a server that is a dictionary.
-        patience = Patience(unsent=0, unknown=0)
-        return Operations(
-            Delivery(prefix=self.prefix, url=self.url, patience=patience, scripts=fake_script)
-        )
-
-
-class _FakeWaiter(Waiter):
-    """Looks at once, in the thread that waits."""
-
-    def begin(self, *waits: Wait) -> None:
-        """End each wait with what its job's state is now."""
-        for wait in waits:
-            found = self._client.run(self._client.calls.endings.look(wait.queue, [wait.id]))
-            wait.end(found.get(wait.id, Nothing.ALIVE))
-
-
-class _FakeLine(Line):
-    """A connection to a fakeredis server, which has no socket: redis-py's own methods lead to it."""
-
-    def is_ready(self) -> bool:
-        """Whether it is connected."""
-        return self.is_connected
-
-    def connect(self, within: float | None = None) -> None:  # noqa: ARG002 - it is there at once
-        """See Line.connect."""
-        self._made.connect()
-        self._socket = self._made
-
-    def send(self, data: bytes) -> None:
-        """See Line.send."""
-        self._made.send_packed_command([data])
-
-    def receive(self, count: int, replies: list[Any]) -> None:
-        """See Line.receive."""
-        for _ in range(count):
-            try:
-                replies.append(self._made.read_response())
-            except redis.ResponseError as error:
-                replies.append(ReplyError(words_of(error)))
-
-    def wait_for(self, seconds: float | None) -> None:
-        """Do nothing: a fake server answers at once."""
-
-
-class FakeWire(PoolWire):
-    """A Wire to a fakeredis server; what it sends and reads is what redis-py would."""
-
-    def __init__(self, server: Any) -> None:
-        import fakeredis
-
-        fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
-        self._answer_within = SOCKET_TIMEOUT_S
-        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT_S, make_line=_FakeLine)
-
-    def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
-        """See Wire.exchange."""
-        known = [_known(command) for command in commands]
-        return _with_info(known, super().exchange(known, *how))
-
-
-class FakeAsyncWire:
-    """The same for asyncio: there is no waiting for a server that is a dictionary."""
-
-    one_slot = False
-
-    def __init__(self, server: Any) -> None:
-        self._wire = FakeWire(server)
-
-    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
-        """See Wire.exchange."""
-        return self._wire.exchange(commands, *how)
-
-    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """See AsyncWire.block."""
-        reply = self._wire.block(command, seconds)
-        if hear is not None:
-            hear(reply)
-        return reply
-
-    def place(self, key: str) -> object:
-        """See Wire.place."""
-        return self._wire.place(key)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        self._wire.close()
-
-
-def _known(command: Sequence[Any]) -> Sequence[Any]:
-    """A command as fakeredis knows it: no EVAL_RO, and no flags of a script."""
-    if command[0] not in ("EVAL", "EVAL_RO"):
-        return command
-    script = command[1]
-    return ["EVAL", script.partition("\n")[2] if script.startswith("#!") else script, *command[2:]]
-
-
-def _with_info(commands: Sequence[Sequence[Any]], replies: list[Any]) -> list[Any]:
-    """Answer INFO, which fakeredis lacks."""
-    return [
-        "redis_version:7.0.0" if command[0] == "INFO" else reply
-        for command, reply in zip(commands, replies, strict=True)
-    ]
+    """The headers, as ``with_options(headers=…)`` gave them."""
 
 
 class Fake:
-    """An app on a fake server: what ``fake`` gives to its block."""
+    """An app on a fake server, which ``fake`` gives to its block."""
 
     def __init__(self, app: App, connections: FakeConnections) -> None:
         self.app = app
@@ -272,7 +75,7 @@ class Fake:
         """Run jobs, one after another, until none is left, in these queues or all.
 
         Delays and retries are not waited for: the fake server's clock is put forward to the next.
-        What a handler raises does not escape; it stands in the list. on_dead hooks are called as a worker calls
+        The error of a handler does not escape; it is in the list. on_dead hooks are called as a worker calls
         them: each by a job of its own, which is in the list, too. In an event loop use
         drain_async: this raises UsageError there. Raises RqCoreError after ``runs_max`` runs.
         """
@@ -314,7 +117,7 @@ class Fake:
             await inline.close()
 
     def _note_beginning(self, deaths: dict[str, _DeathWatch], queues: Sequence[str]) -> None:
-        """Have hooks told of deaths in these queues from now on, if there are hooks."""
+        """Have hooks called for deaths in these queues from now on, if there are hooks."""
         for queue in queues if has_hooks(self.app.tasks) else ():
             if queue not in deaths:
                 client = self.app.client
@@ -322,7 +125,7 @@ class Fake:
                 client.run(deaths[queue].begin())
 
     def _tell_of(self, deaths: Mapping[str, _DeathWatch]) -> bool:
-        """Enqueue the jobs of hooks for what died. Returns whether there are any."""
+        """Enqueue the jobs of hooks for jobs that died. Returns whether there are any."""
         before = sum(watch.told for watch in deaths.values())
         if deaths:
             # A look leaves out the millisecond that is not over yet.
@@ -342,7 +145,7 @@ class Fake:
             )
             values, lines = map(pairs_of, client.run(read))
             standing = lines_of_jobs(lines, values)
-            # The fake server keeps what it was given in that order.
+            # The fake server keeps entries in the order in which it got them.
             for job_id, value in values.items():
                 job = read_state_line(queue, job_id, standing[job_id])
                 if job.state in (State.READY, State.SCHEDULED):
