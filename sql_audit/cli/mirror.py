@@ -28,7 +28,7 @@ from rq_core.model.lib.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.options import audit_option, required
 
 
-@click.command()
+@click.command("run")
 @audit_option
 @server_options
 @click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
@@ -47,7 +47,7 @@ from sql_audit.cli.options import audit_option, required
 )
 @force_option()
 @json_option
-def run(
+def run_command(
     url: str | None,
     redis_url: str,
     prefix: str,

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from sql_audit.queries.timeline import Wait
 
 
-@click.command()
+@click.command("why")
 @click.argument("job")
 @audit_option
 @queue_option
 @json_option
-def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
+def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
     """What JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost a worker."""
     with asking(url) as engine:
         from sql_audit.queries import history, timeline

@@ -34,7 +34,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return text
 
 
-@click.command()
+@click.command("verify")
 @audit_option
 @queues_option
 @click.option(
@@ -63,7 +63,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 )
 @prefix_option
 @json_option
-def verify(
+def verify_command(
     url: str | None,
     queues: Sequence[str],
     since_ms: int,

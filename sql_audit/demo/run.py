@@ -16,7 +16,7 @@ from rq_core.protocol.engine.plan import Patience
 from sql_audit.cli.report import print_report
 from sql_audit.demo import tasks
 from sql_audit.demo.stage import Deed, DemoFailed, Outcome, Stage, find_files, judge, larger
-from sql_audit.queries import history
+from sql_audit.queries import reports
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 
@@ -95,7 +95,7 @@ def _perform(
             if keep:
                 _show_keys(place, stage, own=redis_url is None)
             raise
-        report = history.report(engine, stage.queue)
+        report = reports.report(engine, stage.queue)
         print_report(report)
         outcome = judge(engine, stage.queue, deed, stage.witness)
         _show_files(report, deed, root)
@@ -135,7 +135,7 @@ def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
     return Deed(files, ids, large, large_ids, seconds, killed_at_ms)
 
 
-def _show_files(report: history.Report, deed: Deed, root: Path) -> None:
+def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
     """Which files the slowest jobs were about: the log has a digest of the arguments, not the arguments."""
     names = dict(zip([*deed.ids, *deed.larger_ids], [*deed.files, *deed.larger], strict=True))
     click.echo("slowest files")

@@ -9,7 +9,7 @@ from scripts.measure.once.long_log import LongLog
 from sql_audit.mirror.projection import rebuild
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import history, timeline
+from sql_audit.queries import reports, timeline
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep import windows
 from tests.kit import auditlog
@@ -71,7 +71,7 @@ def test_names_that_stand_are_found_by_their_instants(long_log: Database) -> Non
 
 
 def test_a_full_scan_would_be_seen(long_log: Database) -> None:
-    whole = ten_million.Question("all", lambda d: history.report(d.readers))
+    whole = ten_million.Question("all", lambda d: reports.report(d.readers))
 
     plans = ten_million.plans_of(long_log, whole, no_scans=True)
 

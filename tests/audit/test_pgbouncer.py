@@ -16,7 +16,7 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import history
+from sql_audit.queries import history, reports
 from sql_audit.store import migrate, partitions
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
@@ -72,7 +72,7 @@ def test_nothing_is_left_on_a_connection_that_the_pool_gives_to_others(
     fresh = session(pooled)
     migrate.upgrade(pooled)
     for _ in mirrored_rounds(client, pooled, seed=7, rounds=12):
-        history.report(pooled.readers, QUEUE)
+        reports.report(pooled.readers, QUEUE)
     partitions.create_ahead(pooled, 4_000_000_000_000)
     pooled.end_stalled()
 
@@ -92,7 +92,7 @@ def test_a_mirror_goes_on_while_others_read_through_the_same_connection(
 
     for _ in range(5):
         fleet.run(20)
-        history.report(reader.readers, QUEUE)
+        reports.report(reader.readers, QUEUE)
         auditlog.drain(mirror)
 
     (mark,) = history.watermarks(reader.readers, QUEUE)

@@ -28,7 +28,7 @@ from sqlalchemy import event
 
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.queries import history
+from sql_audit.queries import history, reports
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 from tests.kit.outbox import StreamSource, StreamWriter
@@ -131,7 +131,7 @@ def reader(_redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
                 there, counted = connection.exec_driver_sql(count).one()
             if there != counted:
                 told["errors"].append(f"{there} events, the cursor counts {counted}")
-            history.report(database.readers, QUEUE)
+            reports.report(database.readers, QUEUE)
             history.tail(database.readers, QUEUE, 5)
         except Exception as error:  # noqa: BLE001 - it is told
             told["errors"].append(repr(error))

@@ -109,7 +109,7 @@ def questions(database: Database) -> list[Question]:
         Question("audit at TIME", lambda d: timeline.at(d.readers, "mail", at_ms)),
         Question(
             "audit report of a minute",
-            lambda d: window.report(d.readers, since_ms=at_ms, until_ms=at_ms + 60_000),
+            lambda d: window.report_within(d.readers, since_ms=at_ms, until_ms=at_ms + 60_000),
         ),
     ]
     return asked + [Question(title, ask(query)) for title, query in EVERYDAY]
