@@ -13,7 +13,7 @@ from rq_core.cli.text import say
 from rq_core.errors import RqCoreError
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import REDIS_URL_VARIABLE
-from sql_audit.cli.options import Moment, audit_option, current, not_mirrored
+from sql_audit.cli.options import Instant, audit_option, current, not_mirrored
 from sql_audit.cli.text import progress
 from sql_audit.times import readable
 
@@ -40,7 +40,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option(
     "--since",
     "since_ms",
-    type=Moment(),
+    type=Instant(),
     default=0,
     metavar="TIME",
     help="Judge only events from then on.",

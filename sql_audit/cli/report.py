@@ -9,7 +9,7 @@ import click
 
 from rq_core.cli.options import LIST_MAX, json_option, queue_option
 from rq_core.cli.text import print_table, say, terminal
-from sql_audit.cli.options import Moment, asking, audit_option, not_mirrored
+from sql_audit.cli.options import Instant, asking, audit_option, not_mirrored
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     help="How many of the slowest jobs to name.",
 )
 @click.option(
-    "--since", "since_ms", type=Moment(), metavar="TIME", help="Only what ended from then on."
+    "--since", "since_ms", type=Instant(), metavar="TIME", help="Only what ended from then on."
 )
-@click.option("--until", "until_ms", type=Moment(), metavar="TIME", help="Only what ended before.")
+@click.option("--until", "until_ms", type=Instant(), metavar="TIME", help="Only what ended before.")
 @json_option
 def report_command(
     url: str | None,

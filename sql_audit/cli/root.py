@@ -29,8 +29,10 @@ COMMANDS: Final[Commands] = {
     "migrate": ("mirror:migrate", "Create the tables, or bring them to this release's schema."),
     "grants": ("grants:grants",
         "Print the statements that give a role of PostgreSQL the least rights for its part of the audit log."),
-    "fork": ("place:fork_command", "Make a copy of an audit database a log of its own, which Redis knows by another name."),
-    "rebind": ("place:rebind_command", "Say that the log is in this database now, after a move or a restore from a backup."),
+    "fork": ("place:fork_command",
+        "Make a copy of an audit database a log of its own, which Redis knows by another name."),
+    "rebind": ("place:rebind_command",
+        "Say that the log is in this database now, after a move or a restore from a backup."),
     "adopt": ("place:adopt_command",
         ("Say that this Redis is where the log's queues are now: it was moved, lost everything and was used again, "
         "or its prefix was renamed.")),

@@ -174,6 +174,11 @@ def pruned_to(connection: Connection, queue: str | None = None) -> list[PrunedTo
     return [PrunedTo(*row) for row in connection.execute(_PRUNED_TO, {"queue": queue})]
 
 
+def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
+    """The prune that may have removed what ended after a moment, if there was one."""
+    return next((cut for cut in pruned_to(connection, queue) if cut.cut_at_ms >= at_ms), None)
+
+
 def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
     """The prunes that may have removed what came before a job's events, if these have no beginning."""
     first: dict[str, str] = {}

@@ -13,7 +13,7 @@ from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import timeline
+from sql_audit.queries import waits
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
@@ -55,7 +55,7 @@ def test_an_edit_is_told_with_old_and_new_and_its_job_has_the_new(
     (held,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     client.run(claims.complete(QUEUE, "w-1", [(held.id, held.fence)]))
     auditlog.drain(Mirror(Outbox(client), database, QUEUE))
-    (answer,) = timeline.why(database.readers, "a", QUEUE)
+    (answer,) = waits.why(database.readers, "a", QUEUE)
     (wait,) = answer.waits
     assert wait.since_ms == int(line.fields["since"])
     assert verify(database).verdict is Verdict.HOLDS

@@ -9,7 +9,7 @@ from scripts.measure.once.long_log import LongLog
 from sql_audit.mirror.projection import rebuild
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import reports, timeline
+from sql_audit.queries import moments, reports
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep import windows
 from tests.kit import auditlog
@@ -102,7 +102,7 @@ def test_a_moment_is_found_by_class_as_it_is_by_reading_all(long_log: Database) 
         running = [row["job_id"] for row in auditlog.rows(long_log, in_force, at=at_ms)]
 
         assert [
-            each.job_id for each in timeline.at(long_log.readers, "mail", at_ms).running
+            each.job_id for each in moments.at(long_log.readers, "mail", at_ms).running
         ] == running
         compared += len(running)
     assert compared > 100

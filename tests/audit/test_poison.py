@@ -20,7 +20,7 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import history, timeline
+from sql_audit.queries import history, moments
 from sql_audit.store.connection.copy import EventRows
 from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.driver_errors import data_refused
@@ -153,7 +153,7 @@ def test_a_claim_under_scopes_that_cannot_be_read_is_kept_apart(
     assert [(row["scope"], row["holders"], row["cap"]) for row in full] == [
         ("queue", 1, 9), ("task=send", 1, 4), ("tenant=acme", 1, None),
     ]  # fmt: skip
-    running = timeline.at(database.readers, QUEUE, writer.now_ms).running
+    running = moments.at(database.readers, QUEUE, writer.now_ms).running
     assert [claim.job_id for claim in running] == ["a", "c"]
     kept = auditlog.one(database, "SELECT seq, ordinal, kind FROM quarantine")
     assert kept == {"seq": 2, "ordinal": 1, "kind": "undecodable"}

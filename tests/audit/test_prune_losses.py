@@ -17,7 +17,7 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import history, timeline
+from sql_audit.queries import history, moments, waits
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.plan import Rules, plan
 from sql_audit.upkeep.prune import Pruned, prune
@@ -180,11 +180,11 @@ def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> 
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
         history.history(database.readers, "done")
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
-        timeline.why(database.readers, "done")
+        waits.why(database.readers, "done")
     for question in (["history", "done"], ["why", "done"]):
         assert told in said(*question, status=2)
         assert told in said(*question, "--queue", QUEUE, status=2)
-    moment = timeline.at(database.readers, QUEUE, then)
+    moment = moments.at(database.readers, QUEUE, then)
     assert [each.job_id for each in moment.running] == ["waits"]
     assert moment.pruned is not None
     assert f"not all may be told: {told}" in said("at", str(then), "--queue", QUEUE)

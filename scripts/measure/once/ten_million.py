@@ -26,7 +26,7 @@ from sqlalchemy import event, text
 
 from scripts.measure.once.long_log import EPOCH, LongLog
 from sql_audit.mirror import service
-from sql_audit.queries import history, timeline, window
+from sql_audit.queries import history, moments, waits, window
 from sql_audit.store import migrate, partitions
 from sql_audit.store.connection.database import Database
 from tests.kit.processes import ROOT, python
@@ -105,8 +105,8 @@ def questions(database: Database) -> list[Question]:
 
     asked = [
         Question("audit history JOB", lambda d: history.history(d.readers, job_id)),
-        Question("audit why JOB", lambda d: timeline.why(d.readers, job_id)),
-        Question("audit at TIME", lambda d: timeline.at(d.readers, "mail", at_ms)),
+        Question("audit why JOB", lambda d: waits.why(d.readers, job_id)),
+        Question("audit at TIME", lambda d: moments.at(d.readers, "mail", at_ms)),
         Question(
             "audit report of a minute",
             lambda d: window.report_within(d.readers, since_ms=at_ms, until_ms=at_ms + 60_000),

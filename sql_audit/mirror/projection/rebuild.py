@@ -20,7 +20,7 @@ from sql_audit.mirror.projection.fold import Folder
 from sql_audit.store.connection.copy import Rows
 from sql_audit.store.connection.database import Database
 from sql_audit.store.job_rows import Attempt, EventRow, Job
-from sql_audit.store.orphans import End, Range, ends, in_any
+from sql_audit.store.orphans import LossEnd, Range, ends, in_any
 from sql_audit.store.schema.tables import EVENT_COLUMNS, LOST
 from sql_audit.store.storable_text import read_details
 
@@ -72,7 +72,7 @@ def folded(
     ids: Iterable[str],
     rows: Iterable[EventRow],
     orphaned: Sequence[Range],
-    met: Sequence[End] = (),
+    met: Sequence[LossEnd] = (),
 ) -> tuple[list[Job], list[Attempt]]:
     """The rows of ``job`` and of ``job_attempt`` that jobs have by their surviving events.
 
