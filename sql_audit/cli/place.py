@@ -57,7 +57,7 @@ def adopt_command(url: str | None, redis_url: str, prefix: str, queues: Sequence
         from sql_audit.mirror.redis_access import Outbox
         from sql_audit.store.connection import database_identity
 
-        database_identity.check(database)
+        database_identity.check_identity(database)
         taken = source_registry.adopt(Outbox(client), database, queues or None)
         say(
             f"{database.url}: the source of {', '.join(taken) or 'no queue'} is prefix {prefix} of this Redis"

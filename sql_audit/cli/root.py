@@ -56,9 +56,9 @@ class AuditGroup(LazyGroup):
             if type(error).__module__.partition(".")[0] not in _DRIVERS:
                 raise
             from sql_audit.errors import AuditRefused
-            from sql_audit.store.connection.driver_errors import describe
+            from sql_audit.store.connection.driver_errors import describe_error
 
-            raise AuditRefused(why=describe(error)) from error
+            raise AuditRefused(why=describe_error(error)) from error
 
 
 @click.group(cls=AuditGroup, package="sql_audit.cli", commands=COMMANDS)

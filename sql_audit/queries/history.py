@@ -215,7 +215,7 @@ def history(engine: Engine, job_id: str, queue: str | None = None) -> list[Logge
     ]
 
 
-def tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:
+def queue_tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:
     """The last events of a queue, oldest first."""
     with engine.connect() as connection:
         rows = connection.execute(_TAIL, {"queue": queue, "limit": limit}).all()

@@ -7,7 +7,7 @@ import pytest
 from scripts.measure.once import ten_million
 from scripts.measure.once.long_log import LongLog
 from sql_audit.mirror.projection import rebuild
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import moments, reports
 from sql_audit.store.connection.database import Database
@@ -82,7 +82,7 @@ def test_a_full_scan_would_be_seen(long_log: Database) -> None:
 def test_a_long_log_is_one_that_could_have_happened(long_log: Database) -> None:
     found = verify(long_log)
 
-    assert found.verdict is Verdict.HOLDS
+    assert found.verdict is LogVerdict.HOLDS
     auditlog.assert_minutes_hold(long_log)
     kinds = {row["type"] for row in auditlog.rows(long_log, "SELECT DISTINCT type FROM job_event")}
     assert kinds >= {"enqueued", "claimed", "succeeded", "retried", "promoted", "died"}

@@ -122,7 +122,7 @@ def test_a_tail_goes_on_where_it_ended(
 ) -> None:
     writer.life("a", "b")
     auditlog.drain(mirror)
-    seen = history.tail(database.readers, QUEUE, 3)
+    seen = history.queue_tail(database.readers, QUEUE, 3)
     writer.life("c")
     auditlog.drain(mirror)
 
@@ -311,7 +311,7 @@ def test_a_tail_follows_from_nothing_on_and_new_queues(
     """`tail -n 0 -f` begins with what comes; a queue that comes is followed, too."""
     writer.life("a")
     auditlog.drain(make_mirror())
-    (last,) = history.tail(database.readers, QUEUE, 1)
+    (last,) = history.queue_tail(database.readers, QUEUE, 1)
     following = history.follow(database.readers, None, {QUEUE: last.place})
     only = history.follow(database.readers, QUEUE, {QUEUE: last.place})
     assert (next(following), next(only)) == ([], [])

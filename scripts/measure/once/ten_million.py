@@ -72,7 +72,7 @@ class Answer:
 
 def build(database: Database, events: int) -> int:
     """Have the mirror write a log of about so many events, if there is none. Returns how many it wrote."""
-    migrate.upgrade(database)
+    migrate.upgrade_schema(database)
     if history.watermarks(database.readers):
         return 0
     if database.dialect == "postgresql":
@@ -80,10 +80,10 @@ def build(database: Database, events: int) -> int:
         with database.writing() as connection:
             assert connection is not None
             if month not in partitions.partitions(connection):
-                partitions.create(connection, month)
+                partitions.create_partition(connection, month)
             connection.commit()
     with service.rare_collections():
-        done = service.run(LongLog(events), database, stop=threading.Event(), once=True)
+        done = service.run_mirror(LongLog(events), database, stop=threading.Event(), once=True)
     if database.dialect == "postgresql":
         with database.engine.connect().execution_options(
             isolation_level="AUTOCOMMIT"

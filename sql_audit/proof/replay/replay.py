@@ -22,7 +22,7 @@ from typing import Any, Final
 from rq_core.model.events import OutboxId
 from rq_core.model.lib.text import counted
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
-from sql_audit.proof.epoch_starts import Beginning, orphaned_by, reasons_of_next
+from sql_audit.proof.epoch_starts import EpochStart, orphaned_by, reasons_of_next
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.findings import Loss, Note
 from sql_audit.proof.replay import contradictions
@@ -42,7 +42,7 @@ class Replay:
         self,
         queue: str,
         *,
-        beginnings: Sequence[Beginning] = (),
+        beginnings: Sequence[EpochStart] = (),
         recorded: Mapping[OutboxId, Iterable[str]] | None = None,
         orphaned: Sequence[tuple[OutboxId, OutboxId]] | None = None,
         passed: Mapping[int, int] | None = None,
