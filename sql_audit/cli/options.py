@@ -29,7 +29,7 @@ audit_option = click.option(
 )
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A time, as :func:`sql_audit.times.moment_of` reads it."""
 
     name = "time"

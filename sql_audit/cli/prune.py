@@ -45,7 +45,7 @@ class _Keep(_Span):
         return outcome, super().convert(span, param, ctx)
 
 
-@click.command()
+@click.command("prune")
 @audit_option
 @queue_option
 @click.option(
@@ -63,7 +63,7 @@ class _Keep(_Span):
 @click.option("--dry-run", is_flag=True, help="Only say what would leave.")
 @by_option
 @json_option
-def prune(
+def prune_command(
     url: str | None,
     queue: str | None,
     older_than_ms: int,

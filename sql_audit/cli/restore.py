@@ -66,7 +66,8 @@ def restore(
     """
     with current(url) as database:
         from rq_core.connections.client import Client
-        from sql_audit.upkeep.restore import apply, survey
+        from sql_audit.upkeep.restore import restore_jobs
+        from sql_audit.upkeep.survey import survey
 
         marks = known_watermarks(database.readers, queue)
         who = actor(by)
@@ -77,7 +78,7 @@ def restore(
             else:
                 with progress(shown=not as_json) as on_progress:
                     done = {
-                        mark.queue: apply(
+                        mark.queue: restore_jobs(
                             client,
                             database,
                             mark.queue,
@@ -133,7 +134,7 @@ def _from_here(
         name = queue or marks[0].queue
         why = f"queue {name} is mirrored from prefix {away[name]}"
         raise source_registry.refusal(source, database, why)
-    source_registry.check(source, database)
+    source_registry.check_source(source, database)
     return here
 
 

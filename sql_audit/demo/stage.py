@@ -42,7 +42,7 @@ class DemoFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoOutcome:
     """What the demo found; ``problems`` is empty if all agrees."""
 
     files: int
@@ -253,7 +253,7 @@ class Deed:
     killed_at_ms: int
 
 
-def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
+def compare_records(engine: Engine, queue: str, deed: Deed, witness: Path) -> DemoOutcome:
     """Compare three records: the files themselves, what the jobs witnessed, and SQL."""
     files, ids = deed.files, deed.ids
     hashed: dict[str, list[dict[str, Any]]] = {}
@@ -266,7 +266,7 @@ def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
             hashed.setdefault(entry["path"], []).append(entry)
     mismatches = 0
     for path in files:
-        sha, lines = tasks.digest_of(path)
+        sha, lines = tasks.file_digest(path)
         entries = hashed.get(str(path), [])
         if not entries or any(e["sha256"] != sha or e["lines"] != lines for e in entries):
             mismatches += 1
@@ -290,7 +290,7 @@ def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
             )
         ).scalar()
         compressing = most_at_once(connection, queue, tasks.compress.name)
-    outcome = Outcome(
+    outcome = DemoOutcome(
         files=len(files),
         succeeded=sum(succeeded.get(i, 0) for i in ids),
         dead=events["died"],
@@ -330,7 +330,7 @@ def most_at_once(connection: Connection, queue: str, task: str) -> int:
 
 
 def _problems(
-    outcome: Outcome, deed: Deed, succeeded: Mapping[str, int], witnessed: int
+    outcome: DemoOutcome, deed: Deed, succeeded: Mapping[str, int], witnessed: int
 ) -> Iterator[str]:
     """What does not agree."""
     ids = [*deed.ids, *deed.larger_ids]

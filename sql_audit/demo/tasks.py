@@ -35,7 +35,7 @@ def witness(**facts: Any) -> None:
         os.close(file)
 
 
-def digest_of(path: Path) -> tuple[str, int]:
+def file_digest(path: Path) -> tuple[str, int]:
     """The SHA-256 and the number of lines of a file."""
     sha, lines = hashlib.sha256(), 0
     with path.open("rb") as file:
@@ -48,7 +48,7 @@ def digest_of(path: Path) -> tuple[str, int]:
 @app.task(queue=QUEUE, retry=RetryPolicy(max_attempts=3, base=0.2), timeout=60)
 def digest(path: Path) -> None:
     """Hash one file and witness it."""
-    sha, lines = digest_of(path)
+    sha, lines = file_digest(path)
     witness(path=str(path), sha256=sha, lines=lines)
 
 

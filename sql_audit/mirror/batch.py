@@ -60,5 +60,5 @@ class Projection(NamedTuple):
             rows_digest(text),
             folder.job_rows(),
             folder.attempt_rows(),
-            claim_minutes.counted(folder.attempts),
+            claim_minutes.minute_rows(folder.attempts),
         )

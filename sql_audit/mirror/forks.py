@@ -1,7 +1,7 @@
 """Where Redis' history left the one that SQL has.
 
 A queue's history may go back: to an old snapshot, to a log without its tail, to a replica that lagged. It then goes
-on with a new epoch. Where it left, :func:`find` sees by comparing what Redis still has with what SQL has, entry by
+on with a new epoch. Where it left, :func:`find_fork` sees by comparing what Redis still has with what SQL has, entry by
 entry, back from the new epoch's beginning. What follows from that is :mod:`sql_audit.mirror.losses`.
 """
 
@@ -21,7 +21,7 @@ from rq_core.model.table.machine import Event
 from rq_core.model.table.reasons import Began
 from sql_audit.mirror.epochs import Beginning, last_known
 from sql_audit.mirror.field_types import INTEGER_MAX
-from sql_audit.mirror.intake import Quarantined, pack, take
+from sql_audit.mirror.intake import Quarantined, pack_entry, take
 from sql_audit.mirror.projection.fold import Folder
 from sql_audit.mirror.reading import RawEntry, Reader, Tail
 from sql_audit.mirror.redis_access import OutboxSource, RawFields
@@ -84,7 +84,7 @@ def rejoin(reader: Reader, tail: Tail) -> Tail:
     return tail._replace(entries=entries)
 
 
-def find(
+def find_fork(
     connection: Connection,
     source: OutboxSource,
     queue: str,
@@ -144,7 +144,7 @@ def _compare(
             reason = (
                 "SQL has another entry under its number" if rows else "SQL had passed its number"
             )
-            passed.append(Quarantined(entry_id, None, "conflict", reason, pack(raw)))
+            passed.append(Quarantined(entry_id, None, "conflict", reason, pack_entry(raw)))
             whole = raw.get("type") == Event.EPOCH_STARTED
             if whole:
                 earliest = take(entry_id, raw).beginning
@@ -196,7 +196,7 @@ def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
     if not rows:
         return False
     if len(rows) == 1 and rows[0][_TYPE] == QUARANTINED:
-        sha = hashlib.sha256(pack(raw)).hexdigest()
+        sha = hashlib.sha256(pack_entry(raw)).hexdigest()
         return sha in (rows[0][_DETAIL] or "")
     folder = Folder(str(rows[0][0]), ())
     folder.add(take(entry_id, raw))

@@ -15,8 +15,8 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from sql_audit.errors import RowDamaged
-from sql_audit.mirror.intake import unpack
-from sql_audit.store.gaps import gaps, since
+from sql_audit.mirror.intake import unpack_entry
+from sql_audit.store.gaps import first_gap_after, gaps
 
 _QUARANTINE: Final = text(
     # Of the jobs of one entry, the first has its bytes.
@@ -55,7 +55,7 @@ class Places:
 
     def of(self, job_id: str, last: OutboxId) -> str | None:
         """Where the end of a job may lie whose last event is in the entry ``last``; None if it lies nowhere."""
-        gap = since(self._gaps, last)
+        gap = first_gap_after(self._gaps, last)
         if gap is not None:
             return f"its end may lie in the gap before {gap.at}"
         at = self.unread(job_id, last)
@@ -68,6 +68,6 @@ class Places:
 
 def _unpacked(raw: bytes, queue: str, at: OutboxId) -> dict[str, str]:
     try:
-        return unpack(bytes(raw))
+        return unpack_entry(bytes(raw))
     except (ValueError, TypeError, RecursionError) as error:
         raise RowDamaged(queue=queue, number=str(at), part="quarantined entry") from error

@@ -18,7 +18,7 @@ from sql_audit.mirror.cursor import Anchor
 from sql_audit.mirror.epochs import contiguous
 from sql_audit.mirror.intake import Intake, fingerprint, hold, take, take_all
 from sql_audit.mirror.redis_access import OutboxSource, RawFields
-from sql_audit.store.connection.driver_errors import describe
+from sql_audit.store.connection.driver_errors import describe_error
 
 logger = logging.getLogger("rq_core.audit")
 
@@ -187,13 +187,13 @@ class Reader:
                 "queue %s: SQL refused a row among %d entries: %s",
                 self.queue,
                 count,
-                describe(error),
+                describe_error(error),
             )
             return
         refusals = self._refusals.setdefault(entries[0][0], []) if count else []
         if not count or len(refusals) > 1:
             raise error
-        refusals.append(describe(error))
+        refusals.append(describe_error(error))
         logger.error(
             "queue %s: entry %s goes to quarantine: %s", self.queue, entries[0][0], refusals[-1]
         )

@@ -24,11 +24,11 @@ from sql_audit.errors import QueuesElsewhere, SourceDiffers
 from sql_audit.mirror import source_registry
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import OutboxSource
-from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.mirror.turn import Mirror, TurnOutcome
 from sql_audit.store import migrate, partitions
 from sql_audit.store.connection import database_identity
 from sql_audit.store.connection.database import STALLED_MS, Database
-from sql_audit.store.connection.driver_errors import describe
+from sql_audit.store.connection.driver_errors import describe_error
 from sql_audit.store.log_queues import mirrored
 
 logger = logging.getLogger("rq_core.audit")
@@ -93,7 +93,7 @@ class _Queue:
 
 @dataclass(slots=True)
 class Service:
-    """The loop over all queues. See :func:`run`."""
+    """The loop over all queues. See :func:`run_mirror`."""
 
     source: OutboxSource
     database: Database
@@ -141,7 +141,7 @@ class Service:
             ahead = partitions.create_ahead(self.database, int(time.time() * 1000))
             left = {month.table: why for month, why in ahead.left.items()}
         except Exception as error:  # noqa: BLE001 - mirroring does not depend on it
-            left = {"no months are made ahead": describe(error)}
+            left = {"no months are made ahead": describe_error(error)}
         if left:
             self._partitions_due = time.monotonic() + PARTITIONS_AGAIN_S
         for name, why in left.items():
@@ -171,7 +171,7 @@ class Service:
         except Exception as error:
             if raise_errors or isinstance(error, SourceDiffers | QueuesElsewhere):
                 raise
-            self._note_redis(describe(error))
+            self._note_redis(describe_error(error))
             return
         self._listed = time.monotonic()
         wanted = known if self.only is None else self.only
@@ -198,7 +198,7 @@ class Service:
                     on_step=self.on_step,
                     # Another mirror may have taken the queue for its Redis since the sources were compared.
                     confirm_loss=partial(
-                        source_registry.check,
+                        source_registry.check_source,
                         self.source,
                         self.database,
                         only=[name],
@@ -213,7 +213,7 @@ class Service:
         if self._is_source:
             return
         check = partial(
-            source_registry.check,
+            source_registry.check_source,
             self.source,
             self.database,
             only=self.only,
@@ -286,13 +286,13 @@ class Service:
         queue.backoff_s = BACKOFF_S
         self.done.entries += turn.entries
         self.done.events += turn.events
-        if turn.outcome is Outcome.HELD:
+        if turn.outcome is TurnOutcome.HELD:
             self._note_held(name, queue)
             queue.put_off(HELD_WAIT_S)
         else:
             queue.held_since = None
-        queue.idle = turn.outcome is Outcome.IDLE
-        return turn.outcome not in (Outcome.IDLE, Outcome.HELD)
+        queue.idle = turn.outcome is TurnOutcome.IDLE
+        return turn.outcome not in (TurnOutcome.IDLE, TurnOutcome.HELD)
 
     def _note_held(self, name: str, queue: _Queue) -> None:
         """Another mirror has the queue. If for long, it may have stopped where only we can end it."""
@@ -335,7 +335,7 @@ class Service:
 
     def _note_failure(self, name: str, queue: _Queue, error: Exception) -> None:
         self.done.failures += 1
-        text = f"{type(error).__name__}: {describe(error)}"
+        text = f"{type(error).__name__}: {describe_error(error)}"
         if text != queue.error:
             # Once per reason: an outage of an hour is one line, not thousands.
             logger.error("queue %s: not mirrored: %s", name, text)
@@ -375,14 +375,14 @@ class Service:
         try:
             self.source.wait_outbox(waiting, wait_s)
         except Exception as error:  # noqa: BLE001 - waiting may fail in any way and be tried again
-            self._note_redis(describe(error))
+            self._note_redis(describe_error(error))
             stop.wait(self._redis_backoff_s)
             self._redis_backoff_s = min(self._redis_backoff_s * 2, BACKOFF_S_MAX)
         else:
             self._redis_error, self._redis_backoff_s = None, BACKOFF_S
 
 
-def run(
+def run_mirror(
     source: OutboxSource,
     url: str | Database,
     *,
@@ -403,8 +403,8 @@ def run(
     """
     database = url if isinstance(url, Database) else Database(url)
     try:
-        migrate.ensure(database)
-        database_identity.check(database)
+        migrate.ensure_schema(database)
+        database_identity.check_identity(database)
         return Service(source, database, queues, limits, on_step, made).run(stop, once=once)
     finally:
         if database is not url:

@@ -67,7 +67,7 @@ FINISH_PAUSE_S: Final = 0.05
 """Seconds between two of these tries."""
 
 
-class Outcome(StrEnum):
+class TurnOutcome(StrEnum):
     """What a turn came to."""
 
     MIRRORED = "mirrored"
@@ -86,7 +86,7 @@ class Outcome(StrEnum):
 class Turn(NamedTuple):
     """What a turn came to, and how much it mirrored."""
 
-    outcome: Outcome
+    outcome: TurnOutcome
     entries: int = 0
     events: int = 0
 
@@ -140,7 +140,7 @@ class Mirror:
             return self._turn()
         except CursorHeld:
             self._audit_id = None  # The next turn attaches, and asks Redis again what lives.
-            return Turn(Outcome.HELD)
+            return Turn(TurnOutcome.HELD)
 
     def _turn(self) -> Turn:
         if self._audit_id is None:
@@ -149,14 +149,14 @@ class Mirror:
             self.restate()
         cursor, tail = self.read()
         if not tail.entries and (not tail.detached or self.queue_is_deleted()):
-            return Turn(Outcome.IDLE)
+            return Turn(TurnOutcome.IDLE)
         try:
             return self._mirror(cursor, tail)
         except Behind as found:
             logger.warning("queue %s: %s", self.queue, found)
             self.attach(found.known)
             self._restated_from = found.known
-            return Turn(Outcome.BEHIND)
+            return Turn(TurnOutcome.BEHIND)
 
     def finish(self) -> None:
         """Mirror what is left of a queue whose log was switched off, up to the event that says so. The queue is not
@@ -176,7 +176,7 @@ class Mirror:
             if upto is None:
                 return
             turn = self._mirror(cursor, tail._replace(entries=tail.entries[:upto]))
-            if turn.outcome not in (Outcome.STALE, Outcome.HELD):
+            if turn.outcome not in (TurnOutcome.STALE, TurnOutcome.HELD):
                 return
             # A mirror that runs is at the same entries.
             time.sleep(FINISH_PAUSE_S)
@@ -194,17 +194,17 @@ class Mirror:
             with self._writing() as connection:
                 locked = None if connection is None else self.lock(connection)
                 if connection is None or locked is None:
-                    return Turn(Outcome.HELD)
+                    return Turn(TurnOutcome.HELD)
                 if locked != cursor:
                     # The trim that the cursor owes now was not sent by this mirror: begin with that again.
-                    return Turn(Outcome.STALE)
+                    return Turn(TurnOutcome.STALE)
                 batch = self.compare(connection, locked, tail)
                 events = self._write(connection, batch)
         except Exception as error:
             if batch is None or not data_refused(error):
                 raise
             self._reader.look_for_refused(batch.taken.entries, error)
-            return Turn(Outcome.REFUSED)
+            return Turn(TurnOutcome.REFUSED)
         self._reader.accepted()
         if batch.taken.begins_epoch:
             # Redis may have forgotten that this database mirrors the queue, or ask for a baseline.
@@ -213,7 +213,7 @@ class Mirror:
             self.restate()
         self.trim(batch.cursor)
         self.position = batch.cursor.position
-        return Turn(Outcome.MIRRORED, len(batch.taken.entries), events)
+        return Turn(TurnOutcome.MIRRORED, len(batch.taken.entries), events)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection | None]:
@@ -266,7 +266,9 @@ class Mirror:
                 if row.stamp != self._stamp:
                     self._confirm_loss()
                 # First, so that a mirror that dies before Redis and SQL have the new one is not refused.
-                source_registry.forget(self.source, self.database, self.queue, row.stamp, wait=wait)
+                source_registry.release_queue(
+                    self.source, self.database, self.queue, row.stamp, wait=wait
+                )
             stamp = source_registry.bind(
                 self.source, self.database, self.queue, max(known, epoch), wait=wait
             )
@@ -345,7 +347,7 @@ class Mirror:
         beginning = taken.intakes[0].beginning if taken.intakes else None
         fork = None
         if beginning is not None and tail.anchor is not None:
-            fork = forks.find(
+            fork = forks.find_fork(
                 connection, self.source, self.queue, tail, beginning, self._restated_from
             )
         breaks = gaps.among(taken.intakes, cursor.position, cursor.at_ms or 0, fork)
@@ -357,7 +359,9 @@ class Mirror:
         if batch.fork is not None:
             assert batch.cursor.position is not None
             upto = batch.cursor.position
-            losses.apply(connection, self.database, self.queue, batch.fork, upto, batch.number)
+            losses.apply_losses(
+                connection, self.database, self.queue, batch.fork, upto, batch.number
+            )
         self._done("forgotten")
 
     def insert_events(self, connection: Connection, batch: Batch) -> Projection:

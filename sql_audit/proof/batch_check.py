@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from rq_core.model.events import OutboxId
 from rq_core.model.lib.text import counted
 from sql_audit.proof.findings import VIOLATIONS_KEPT, Violation
-from sql_audit.proof.log import Batch
+from sql_audit.proof.log import LoggedBatch
 from sql_audit.proof.result import QueueResult
 from sql_audit.store.chain import FOUND, NOTHING_FOUND, Link, found_digest, genesis, rows_digest
 from sql_audit.store.connection.copy import copy_text, event_line
@@ -65,7 +65,9 @@ class BatchProof:
         self._entries, self._events = cut.through_entries, cut.through_events
         self.seen |= dict.fromkeys({cut.head} & self._wanted, cut.cut_batch)
 
-    def check(self, batch: Batch, strays: Sequence[EventRow], rows: Sequence[EventRow]) -> None:
+    def check(
+        self, batch: LoggedBatch, strays: Sequence[EventRow], rows: Sequence[EventRow]
+    ) -> None:
         """Look at the next batch. ``strays``: the events before it that are in none."""
         link = batch.link
         self.number += 1

@@ -22,7 +22,7 @@ from rq_core.model.table.fields import COUNTERS
 from rq_core.model.table.machine import CLAIMED_STATES, Event, State
 from sql_audit.proof.event_details import REMEMBERED_MAX, facts_in
 from sql_audit.store.job_rows import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, EventRow
-from sql_audit.store.orphans import End
+from sql_audit.store.orphans import LossEnd
 from sql_audit.store.schema.tables import (
     ATTEMPT_COLUMNS,
     EVENT_COLUMNS,
@@ -179,7 +179,7 @@ class Derived:
         row[_FENCE] = row[_WORKER] = row[_DUE] = None
         self.attempts = {}
 
-    def pass_ends(self, ends: Iterable[End], upto: tuple[int, int] | None = None) -> None:
+    def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
         """Meet the first end of all live jobs that lies after its last event, and before entry ``upto``."""
         row = self.row
         if row[_STATE] not in _LIVE:
@@ -334,7 +334,7 @@ class Derivation:
     def __init__(
         self,
         queue: str,
-        ends: Sequence[End] = (),
+        ends: Sequence[LossEnd] = (),
         recall: Callable[[str], Derived | None] = lambda _job_id: None,
     ) -> None:
         """``ends``: what all live jobs met that no event of theirs says, oldest first. ``recall`` is asked for a job

@@ -13,7 +13,7 @@ UNDER_WAY: Final = "a prune up to here is under way, or was interrupted: run it 
 """The note on a log whose last prune has not ended."""
 
 
-class Verdict(StrEnum):
+class LogVerdict(StrEnum):
     """What a check came to. The exit status is its place here: 0, 1, 2."""
 
     HOLDS = "holds"
@@ -23,10 +23,10 @@ class Verdict(StrEnum):
 
     @property
     def status(self) -> int:
-        return list(Verdict).index(self)
+        return list(LogVerdict).index(self)
 
 
-class Pruned(NamedTuple):
+class LogCut(NamedTuple):
     """Where a queue's log was cut: what is older was removed but for what was to be kept."""
 
     epoch: int
@@ -71,7 +71,7 @@ class QueueResult:
     """Where Redis' clock went back, the first ones."""
     restated: int = 0
     """Baseline events that told another story than the log: repairs."""
-    pruned: Pruned | None = None
+    pruned: LogCut | None = None
     """Where the log was cut."""
     counts: dict[str, int] = field(default_factory=dict)
     """Violations by invariant, those not listed included."""
@@ -80,10 +80,10 @@ class QueueResult:
     """Why something cannot be told."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LogVerdict:
         if self.violations:
-            return Verdict.VIOLATED
-        return Verdict.UNKNOWN if self.notes else Verdict.HOLDS
+            return LogVerdict.VIOLATED
+        return LogVerdict.UNKNOWN if self.notes else LogVerdict.HOLDS
 
     def add(self, violation: Violation) -> None:
         self.violations.append(violation)
@@ -102,7 +102,7 @@ class QueueResult:
 
 
 @dataclass(slots=True)
-class Result:
+class VerifyResult:
     """What was found about all of them."""
 
     queues: dict[str, QueueResult] = field(default_factory=dict)
@@ -118,8 +118,8 @@ class Result:
         return [v for queue in self.queues.values() for v in queue.violations]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LogVerdict:
         found = {queue.verdict for queue in self.queues.values()}
-        if self.problems or Verdict.VIOLATED in found:
-            return Verdict.VIOLATED
-        return Verdict.UNKNOWN if Verdict.UNKNOWN in found or not found else Verdict.HOLDS
+        if self.problems or LogVerdict.VIOLATED in found:
+            return LogVerdict.VIOLATED
+        return LogVerdict.UNKNOWN if LogVerdict.UNKNOWN in found or not found else LogVerdict.HOLDS

@@ -87,7 +87,7 @@ class RowProof:
         queue: str,
         end: tuple[int, int],
         orphaned: Sequence[orphans.Range],
-        ends: Sequence[orphans.End],
+        ends: Sequence[orphans.LossEnd],
     ) -> None:
         """``end``: the last entry that will be fed."""
         self.database = database

@@ -348,7 +348,7 @@ Object = tuple[str, str]
 """Type and name."""
 
 
-def differences(database: Database) -> Iterator[str]:
+def schema_differences(database: Database) -> Iterator[str]:
     """What is not as the migration made it. Raises sqlalchemy.exc.DBAPIError."""
     if database.dialect == "sqlite":
         yield from _on_sqlite(database)
@@ -361,7 +361,7 @@ def differences(database: Database) -> Iterator[str]:
 def _made_on_sqlite() -> dict[Object, str]:
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
-        ddl.create(connection)
+        ddl.create_schema(connection)
         made = {(row.type, row.name): row.sql for row in connection.execute(_OBJECTS)}
     engine.dispose()
     return made

@@ -175,7 +175,7 @@ def _last(
     return _Told(Event(row.type), read_json(row.detail, dict), row.task)
 
 
-def open_endings(url: str) -> LogEndings:
+def open_log_endings(url: str) -> LogEndings:
     """Return a reader of the database at ``url``, as rq_core asks for it. Nothing is asked yet.
 
     Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed.

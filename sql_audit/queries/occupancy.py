@@ -5,9 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from rq_core.model.limits.scopes import is_rate
+from sql_audit.store.storable_text import read_json
+
+COUNTED_MAX: Final = 5_000
+"""Claims or jobs of one kind that a query looks at. If there are more, the answer says "at least"."""
+
+
+def read_scopes(kept: str | None) -> list[list[Any]]:
+    """The scopes that a claim counted in, and the limits that were in force."""
+    found = read_json(kept, list)
+    return [each for each in found if isinstance(each, list) and len(each) in (2, 4)]
 
 
 def limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:

@@ -82,7 +82,7 @@ class _Counted:
     tail: dict[Key, Sums] = field(default_factory=dict)
 
 
-class LogReader:
+class MetricsReader:
     """Reads one audit database. Threads may share it."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,7 +106,7 @@ class LogReader:
         and SourceDiffers if the log has those of another Redis."""
 
         def ask(connection: Connection) -> list[str]:
-            source_registry.check(Outbox(client), self._database)
+            source_registry.check_source(Outbox(client), self._database)
             return mirrored(connection, client.prefix)
 
         return self._ask(ask)
@@ -246,9 +246,9 @@ def _added(sums: Mapping[Key, Sums], *more: Iterable[tuple[Key, Sums]]) -> dict[
     return total
 
 
-def open_reader(url: str) -> LogReader:
+def open_metrics_reader(url: str) -> MetricsReader:
     """Return a reader of the database at ``url``, as rq_core asks for it. Nothing is asked yet.
 
     Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """
-    return LogReader(url)
+    return MetricsReader(url)

@@ -77,7 +77,7 @@ Row = tuple[str, int, str, str, str, str, int, int, int, int, int]
 """A row of claim_minute: its key of six, how many, and the waits and runs: sum and longest of each."""
 
 
-def counted(attempts: Iterable[Attempt]) -> list[Row]:
+def minute_rows(attempts: Iterable[Attempt]) -> list[Row]:
     """The claims of a batch that have ended, counted."""
     found: dict[tuple[str, int, str, str, str, str], list[int]] = {}
     for attempt in attempts:

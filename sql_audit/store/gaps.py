@@ -70,7 +70,7 @@ def unasked_gap(connection: Connection, queue: str) -> Gap | None:
     return None if begun is not None and OutboxId(begun, 0) >= gap.at else gap
 
 
-def since(found: list[Gap], last: OutboxId) -> Gap | None:
+def first_gap_after(found: list[Gap], last: OutboxId) -> Gap | None:
     """The first gap behind a job's last event."""
     return next((gap for gap in found if gap.at > last), None)
 

@@ -17,7 +17,7 @@ ERROR_MESSAGE_MAX: Final = 2_000
 """Characters of an error's type and message in ``job`` and ``job_attempt``; the event keeps all of it."""
 
 
-class Job(list[Any]):
+class JobRow(list[Any]):
     """One row of ``job``."""
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class Job(list[Any]):
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     @classmethod
-    def new(cls, queue: str, job_id: str) -> Job:
+    def new(cls, queue: str, job_id: str) -> JobRow:
         """The row of a job of which nothing was told yet."""
         job = cls([None] * len(JOB_COLUMNS))
         job.job_id, job.queue, job.state, job.complete = job_id, queue, GONE, 0
@@ -66,7 +66,7 @@ class Attempt(list[Any]):
     scopes: str | None
 
     @classmethod
-    def new(cls, job: Job, fence: str, claim: int | None) -> Attempt:
+    def new(cls, job: JobRow, fence: str, claim: int | None) -> Attempt:
         """The row of a job's claim of which nothing else is known."""
         attempt = cls([None] * len(ATTEMPT_COLUMNS))
         attempt.job_id, attempt.queue, attempt.task = job.job_id, job.queue, job.task
@@ -82,7 +82,7 @@ def _column(place: int) -> property:
     return property(read, put)
 
 
-for _of, _names in ((Job, JOB_COLUMNS), (Attempt, ATTEMPT_COLUMNS)):
+for _of, _names in ((JobRow, JOB_COLUMNS), (Attempt, ATTEMPT_COLUMNS)):
     for _place, _name in enumerate(_names):
         setattr(_of, _name, _column(_place))
 

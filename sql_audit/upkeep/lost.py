@@ -12,7 +12,7 @@ from rq_core.model.table.machine import Event, State
 from rq_core.protocol.calls.audit import PUT_BACK, Restoration, put_back
 from sql_audit.mirror.projection import rebuild
 from sql_audit.store import orphans
-from sql_audit.store.job_rows import EventRow, Job
+from sql_audit.store.job_rows import EventRow, JobRow
 from sql_audit.upkeep.windows import forgotten
 
 
@@ -39,7 +39,7 @@ class LostJob:
 
 
 @dataclass(slots=True)
-class Told:
+class JobLog:
     """What the events of a job say besides where they leave it."""
 
     specs: dict[str, str] = field(default_factory=dict)
@@ -54,15 +54,15 @@ class Told:
     """When that was (Unix ms)."""
 
 
-def tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, Told]:
+def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, JobLog]:
     """Read the events of some jobs, in order."""
-    told: dict[str, Told] = {}
+    told: dict[str, JobLog] = {}
     for row in rows:
         intake = rebuild.intake_of(row)
         if intake is None:
             continue
         event_type, job_id = str(intake.event), str(row[6])
-        job = told.setdefault(job_id, Told())
+        job = told.setdefault(job_id, JobLog())
         facts = {name: column[0] for name, column in intake.columns.items()}
         if event_type in REVIVALS:
             job.fence = job.refused = job.end = None
@@ -80,8 +80,8 @@ def tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[st
     return told
 
 
-def judge(
-    job: Job, told: Told, was: str | None, uncertain: str | None, *, missing: bool
+def judge_lost(
+    job: JobRow, told: JobLog, was: str | None, uncertain: str | None, *, missing: bool
 ) -> tuple[LostJob, Restoration | None]:
     """Whether a job is put back, and how; if it had ended, and its id is remembered, what makes Redis remember that."""
     finished = None if told.end is None else told.end[0]

@@ -55,7 +55,7 @@ _LOCK: Final = text("SELECT queue FROM mirror_cursor WHERE queue = :queue FOR UP
 
 
 @dataclass(slots=True)
-class Pruned:
+class PruneResult:
     """What a prune removed from one queue."""
 
     queue: str
@@ -96,7 +96,7 @@ def prune(
     on_step: Callable[[str], None] = lambda _step: None,
     on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
     on_proof: Progress = lambda _queue, _done, _of: None,
-) -> list[Pruned]:
+) -> list[PruneResult]:
     """Prove the logs of :func:`plan`'s cuts, and remove what these let go.
 
     ``accept_unknown``: also remove what cannot be proven, as long as nothing is wrong (gaps, quarantine).
@@ -116,9 +116,9 @@ def remove(
     now_ms: int,
     on_step: Callable[[str], None] = lambda _step: None,
     on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
-) -> list[Pruned]:
+) -> list[PruneResult]:
     """Remove what the cuts let go, proven or not."""
-    done = {cut.queue: Pruned(cut.queue, str(cut.at), cut.at_ms) for cut in cuts}
+    done = {cut.queue: PruneResult(cut.queue, str(cut.at), cut.at_ms) for cut in cuts}
     run = _Run(database, cuts, done, by, now_ms, on_step, on_progress)
     for cut in cuts:
         run.begin(cut)
@@ -135,7 +135,7 @@ def remove(
 class _Run:
     database: Database
     cuts: Sequence[Cut]
-    done: dict[str, Pruned]
+    done: dict[str, PruneResult]
     by: str
     now_ms: int
     on_step: Callable[[str], None]

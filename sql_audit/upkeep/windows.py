@@ -1,9 +1,9 @@
-"""Ids that are remembered after their jobs' ends, and names that stand after them (Throttle), as the log tells it,
-for a Redis that has forgotten them.
+"""Ids that are remembered, and names that are held (Throttle), after their jobs' ends: by the log, for a Redis that has
+forgotten them.
 
-An id is known by its job's row. Where Redis forgot how a job had ended, that is told by its events
-(:func:`sql_audit.upkeep.lost.tell`). What the log does not have is that an id stands for a unique job: such a call is
-no event.
+The id is in its job's row. If Redis forgot the job's end, the end is in the job's events
+(:func:`sql_audit.upkeep.lost.job_logs`). The log does not say which ids stand for a unique job of another id: the
+call that was answered with that job is no event.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own words; values are bound
@@ -82,13 +82,15 @@ def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str,
         "now": f"{now_ms:0{len(UNTIL_ZEROS)}}",
     }
     for row in connection.execute(_NAMED, asked):
-        record = named(row.job_id, row.unique_name, row.name_stands, now_ms)
+        record = name_restoration(row.job_id, row.unique_name, row.name_stands, now_ms)
         if record is not None:
             found.setdefault(row.unique_name, record)
     return found
 
 
-def named(job_id: str, name: str | None, stands: str | None, now_ms: int) -> Restoration | None:
+def name_restoration(
+    job_id: str, name: str | None, stands: str | None, now_ms: int
+) -> Restoration | None:
     """What lets the name of a job that has ended stand again; None if it stands to no instant after ``now_ms``."""
     if name is None:
         return None

@@ -19,7 +19,7 @@ from rq_core.protocol.engine import acl_roles
 from rq_core.scripts.script import names
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.redis_access import open_source
-from sql_audit.mirror.service import run as mirror
+from sql_audit.mirror.service import run_mirror
 from tests.app.conftest import As
 from tests.kit.servers import RedisServer
 
@@ -73,7 +73,7 @@ async def test_each_role_does_its_whole_work_with_its_rights(
     def mirrored() -> int:
         source = open_source(mirror_url, "rqc")
         try:
-            return mirror(source, audit_url, stop=stop, once=True).events
+            return run_mirror(source, audit_url, stop=stop, once=True).events
         finally:
             source.close()
 
@@ -108,7 +108,7 @@ def test_an_operator_does_its_whole_work_with_its_rights(
         records = [(held[0].id, held[0].fence, "final", 0, "gave_up", "null")]
         client.run(claims.fail("mail", "w-1", records))
         source = open_source(url, "rqc")
-        mirror(source, audit_url, stop=threading.Event(), once=True)
+        run_mirror(source, audit_url, stop=threading.Event(), once=True)
         source.close()
         control.delete(queue_keys("mail")("scheduled"), queue_keys("mail")("leases"))
         control.delete(queue_keys("mail")("open"), queue_keys("mail")("holders"))

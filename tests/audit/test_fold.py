@@ -19,7 +19,7 @@ from sql_audit.mirror.field_types import KINDS, LANE_LENGTH_MAX
 from sql_audit.mirror.projection.fold import Folder
 from sql_audit.proof.derived_rows import Derivation
 from sql_audit.store.connection.copy import copy_text
-from sql_audit.store.job_rows import CLAIM_TASK, Attempt, Job
+from sql_audit.store.job_rows import CLAIM_TASK, Attempt, JobRow
 from sql_audit.store.schema import tables
 
 EPOCH = 1_795_225_746_504
@@ -225,7 +225,7 @@ def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequenc
     return result
 
 
-def as_history_sees(job: Job) -> dict[str, Any]:
+def as_history_sees(job: JobRow) -> dict[str, Any]:
     known = {str(s) for s in State}
     fields = {
         name: getattr(job, name)
@@ -251,7 +251,7 @@ def test_the_fast_fold_agrees_with_history(seed: int) -> None:
     folder = fold_in_batches(told, [story.random.randrange(1, 20) for _ in range(5)])
 
     expected = {
-        job_id: {name: getattr(record, name) for name in as_history_sees(Job.new("q", "x"))}
+        job_id: {name: getattr(record, name) for name in as_history_sees(JobRow.new("q", "x"))}
         for job_id, record in records.items()
     }
     assert {i: as_history_sees(job) for i, job in folder.jobs.items()} == expected

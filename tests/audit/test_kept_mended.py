@@ -14,7 +14,7 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.compare.drift import compare
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import apply
+from sql_audit.upkeep.restore import restore_jobs
 from sql_audit.upkeep.switch_off import switch_off
 from tests.audit.pruning import DAY, prune_at
 from tests.kit import auditlog
@@ -251,7 +251,7 @@ def test_ids_that_are_remembered_again_after_a_loss_agree_with_the_log(
 ) -> None:
     seed.control.flushall()
     drain()
-    apply(seed.client, database, seed.queue, by="ada")
+    restore_jobs(seed.client, database, seed.queue, by="ada")
     drain()
 
     assert {"done", "once", "dead", "stopped"} == seed.snapshot()["results"].keys()

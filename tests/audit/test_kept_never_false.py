@@ -15,7 +15,7 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.compare.drift import compare
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import apply
+from sql_audit.upkeep.restore import restore_jobs
 from sql_audit.upkeep.switch_off import switch_off
 from tests.kit import auditlog
 from tests.kit.fleet import QUEUE, Fleet
@@ -65,7 +65,7 @@ class Missing:
         self.fleet.held.clear()
         self.fleet.run(3)
         self.drain()
-        apply(self.client, self.database, QUEUE, by="ada")
+        restore_jobs(self.client, self.database, QUEUE, by="ada")
 
 
 WAYS: list[Callable[[Missing], None]] = [

@@ -14,13 +14,13 @@ from rq_core.errors import QueueDamaged
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol.calls import claims
-from sql_audit.mirror.intake import Intake, unpack
+from sql_audit.mirror.intake import Intake, unpack_entry
 from sql_audit.mirror.projection.fold import Folder
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import history, timeline
+from sql_audit.queries import history, moments
 from sql_audit.store.connection.copy import EventRows
 from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.driver_errors import data_refused
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_keeps_its_place_and_its_bytes(
 
     kept = auditlog.one(database, "SELECT * FROM quarantine")
     assert f"{kept['epoch']}-{kept['seq']}" == at
-    raw = {k: v.encode("utf-8", "surrogateescape") for k, v in unpack(kept["raw"]).items()}
+    raw = {k: v.encode("utf-8", "surrogateescape") for k, v in unpack_entry(kept["raw"]).items()}
     assert raw == writer.log[2][1]
     assert numbers(database) == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert auditlog.events(database, QUEUE)[2]["type"] == "quarantined"
@@ -153,7 +153,7 @@ def test_a_claim_under_scopes_that_cannot_be_read_is_kept_apart(
     assert [(row["scope"], row["holders"], row["cap"]) for row in full] == [
         ("queue", 1, 9), ("task=send", 1, 4), ("tenant=acme", 1, None),
     ]  # fmt: skip
-    running = timeline.at(database.readers, QUEUE, writer.now_ms).running
+    running = moments.at(database.readers, QUEUE, writer.now_ms).running
     assert [claim.job_id for claim in running] == ["a", "c"]
     kept = auditlog.one(database, "SELECT seq, ordinal, kind FROM quarantine")
     assert kept == {"seq": 2, "ordinal": 1, "kind": "undecodable"}
@@ -177,7 +177,7 @@ def test_json_of_any_depth_is_mirrored_and_read_again(
 
     assert numbers(database)[-1] == (3, 0)
     verify(database)
-    tail = history.tail(database.readers, QUEUE, 10)
+    tail = history.queue_tail(database.readers, QUEUE, 10)
     assert [event.seq for event in tail] == [0, 1, 1, 2, 3]
     assert (tail[-2].type == "quarantined") is (depth > 32)
 
@@ -236,7 +236,7 @@ def test_bytes_that_are_no_text_do_not_hide_the_jobs(
     events = auditlog.events(database, QUEUE)
     assert [e["job_id"] for e in events] == [None, "a\ufffd", "b"]
     kept = auditlog.one(database, "SELECT kind, raw FROM quarantine")
-    assert unpack(kept["raw"])["by"].encode("utf-8", "surrogateescape") == b"w\xff"
+    assert unpack_entry(kept["raw"])["by"].encode("utf-8", "surrogateescape") == b"w\xff"
 
 
 def test_an_error_of_ten_megabytes_fits(
@@ -276,7 +276,7 @@ def test_a_number_beyond_sql_is_reported_and_the_doctor_removes_it(
 
     assert auditlog.events(database, "q")[-1]["type"] == "resumed"
     assert auditlog.rows(database, "SELECT kind FROM quarantine") == []
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
 def test_what_sql_alone_refuses_is_found_and_quarantined(
@@ -506,4 +506,4 @@ def test_what_a_handler_raises_arrives_through_the_real_scripts(
         assert len(kept["message"]) < MESSAGE_MAX + 50
         assert "characters left out" in kept["message"]
     assert auditlog.rows(database, "SELECT * FROM quarantine") == []
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS

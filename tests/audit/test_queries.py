@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.turn import Mirror
-from sql_audit.queries import history, window
+from sql_audit.queries import history, reports, window
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 from sql_audit.store.log_queues import origins
@@ -52,7 +52,7 @@ def test_a_report_counts_and_measures(
     writer.jobs("rolled_back", ["given-back", fence, None, "shutdown"])
     auditlog.drain(mirror)
 
-    report = history.report(database.readers, queue=QUEUE)
+    report = reports.report(database.readers, queue=QUEUE)
 
     resize, send = report.tasks
     assert (send.jobs, send.succeeded, send.claims, send.retries) == (100, 100, 100, 0)
@@ -70,9 +70,9 @@ def test_a_report_counts_and_measures(
     assert "complete through epoch" in str(mark)
 
 
-@pytest.mark.parametrize("ask", [history.report, window.report], ids=["whole", "window"])
+@pytest.mark.parametrize("ask", [reports.report, window.report_within], ids=["whole", "window"])
 def test_a_report_has_a_throughput_only_for_a_second_or_more(
-    ask: Callable[..., history.Report], writer: StreamWriter, mirror: Mirror, database: Database
+    ask: Callable[..., reports.Report], writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """One single job counted as 1,000 jobs per second."""
 
@@ -92,7 +92,7 @@ def test_a_report_has_a_throughput_only_for_a_second_or_more(
 
 
 def test_a_report_of_nothing_is_empty(database: Database) -> None:
-    report = history.report(database.readers)
+    report = reports.report(database.readers)
 
     assert (report.tasks, report.slowest, report.watermarks) == ([], [], [])
 
@@ -122,7 +122,7 @@ def test_a_tail_goes_on_where_it_ended(
 ) -> None:
     writer.life("a", "b")
     auditlog.drain(mirror)
-    seen = history.tail(database.readers, QUEUE, 3)
+    seen = history.queue_tail(database.readers, QUEUE, 3)
     writer.life("c")
     auditlog.drain(mirror)
 
@@ -311,7 +311,7 @@ def test_a_tail_follows_from_nothing_on_and_new_queues(
     """`tail -n 0 -f` begins with what comes; a queue that comes is followed, too."""
     writer.life("a")
     auditlog.drain(make_mirror())
-    (last,) = history.tail(database.readers, QUEUE, 1)
+    (last,) = history.queue_tail(database.readers, QUEUE, 1)
     following = history.follow(database.readers, None, {QUEUE: last.place})
     only = history.follow(database.readers, QUEUE, {QUEUE: last.place})
     assert (next(following), next(only)) == ([], [])

@@ -10,7 +10,7 @@ import pytest
 
 from rq_core.model.events import OutboxId
 from rq_core.model.unique_names import digest_of
-from sql_audit.proof.epoch_starts import Beginning
+from sql_audit.proof.epoch_starts import EpochStart
 from sql_audit.proof.findings import Violation
 from sql_audit.proof.replay.replay import Replay
 from sql_audit.store.schema.tables import EVENT_COLUMNS
@@ -870,8 +870,8 @@ def test_orphaned_events_are_not_part_of_what_went_on(log: MemoryWriter) -> None
     log.begin(log.epoch + 1000, "replid_changed", str(known))
     log.jobs("claimed", ["a", 1])
     beginnings = [
-        Beginning(known.epoch, "created", None),
-        Beginning(log.epoch, "replid_changed", known),
+        EpochStart(known.epoch, "created", None),
+        EpochStart(log.epoch, "replid_changed", known),
     ]
 
     found = replay(log, beginnings=beginnings)
@@ -905,7 +905,7 @@ def test_until_the_baseline_is_complete_a_first_event_of_any_kind_is_legal() -> 
     log.jobs(
         "baseline", ["b", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "5-1", "w-1"]
     )
-    beginnings = [Beginning(old, "created", None), Beginning(log.epoch, "attached", None)]
+    beginnings = [EpochStart(old, "created", None), EpochStart(log.epoch, "attached", None)]
     unfinished = replay(log, beginnings=beginnings)
     log.queue_event("policy_changed", "baseline", "pending", "done")
     log.jobs("succeeded", ["b", "5-1"])

@@ -22,7 +22,7 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.compare.drift import compare
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.connection.copy import EventRows
@@ -65,12 +65,12 @@ def test_what_the_scripts_log_holds(
     }
 
     assert result.violations == []
-    assert result.verdict is Verdict.HOLDS, result.queues[QUEUE].notes
+    assert result.verdict is LogVerdict.HOLDS, result.queues[QUEUE].notes
     assert counts["claimed"] > 50
     assert counts["edited"] > 3
     assert compare(client, database, QUEUE) == ([], [])
     mirror_all()
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
     assert compare(client, database, QUEUE) == ([], [])
     assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE detail LIKE '%value_digest%'")
 
@@ -90,7 +90,7 @@ def test_a_log_that_began_with_a_baseline_holds(
     result = verify(database)
 
     assert result.violations == []
-    assert result.verdict is Verdict.HOLDS, result.queues[QUEUE].notes
+    assert result.verdict is LogVerdict.HOLDS, result.queues[QUEUE].notes
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_redis_forgot_is_named_and_is_no_violation(
     result = verify(database)
 
     assert result.violations == []
-    assert (result.verdict, result.queues[QUEUE].notes) == (Verdict.HOLDS, [])
+    assert (result.verdict, result.queues[QUEUE].notes) == (LogVerdict.HOLDS, [])
     assert says in result.queues[QUEUE].losses[0].says
 
 

@@ -27,7 +27,7 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.unique_names import name_field
 from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import open_source
-from sql_audit.mirror.service import run as run_mirror
+from sql_audit.mirror.service import run_mirror
 from tests.kit.servers import RedisServer
 
 FORGED = "rq-core: all is well"

@@ -14,7 +14,7 @@ from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.service import Service
 from sql_audit.store.connection.database import Database
-from sql_audit.store.migrate import ensure
+from sql_audit.store.migrate import ensure_schema
 from tests.cli.conftest import CommandLine
 
 
@@ -88,7 +88,7 @@ def test_the_log_knows_the_queue_of_a_job_that_has_left_redis(
     cli: CommandLine, client: Client, sqlite_url: str
 ) -> None:
     database = Database(sqlite_url)
-    ensure(database)
+    ensure_schema(database)
     mirror = Service(Outbox(client), database)
     client.run(client.calls.enqueue.many([NewJob("a", "mail", profile("send"), "{}")]))
     mirror.run(threading.Event(), once=True)

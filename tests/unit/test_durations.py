@@ -10,7 +10,7 @@ import pytest
 
 from rq_core import InvalidOption
 from rq_core.model.lib.durations import instant_ms_of, ms_of, seconds_of
-from sql_audit.cli.options import Moment
+from sql_audit.cli.options import Instant
 from sql_audit.times import moment_of
 
 
@@ -52,7 +52,7 @@ def test_a_moment_can_be_a_time_of_today_or_a_duration_ago(text: str, same: str)
 
 def test_a_bare_length_of_time_is_refused_with_how_to_write_it() -> None:
     with pytest.raises(click.BadParameter, match="'1h' is not a time: write '1h ago'"):
-        Moment().convert("1h", None, None)
+        Instant().convert("1h", None, None)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
     with pytest.raises(
         click.BadParameter, match="write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms"
     ):
-        Moment().convert(text, None, None)
+        Instant().convert(text, None, None)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class Databases:
         else:
             assert self.postgres is not None
             database = Database(self.postgres.url(self.postgres.create_database()))
-        migrate.upgrade(database)
+        migrate.upgrade_schema(database)
         return database
 
     def drop(self, database: Database) -> None:
@@ -100,7 +100,7 @@ def mirror(
 ) -> int:
     """Mirror until nothing is left. Returns how many events that were."""
     with service.rare_collections():
-        done = service.run(
+        done = service.run_mirror(
             Outbox(client),
             database,
             stop=threading.Event(),

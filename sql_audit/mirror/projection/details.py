@@ -94,7 +94,7 @@ class Details:
         return details
 
 
-def of_queue(intake: Intake) -> str | None:
+def queue_detail(intake: Intake) -> str | None:
     """The detail of an event about the queue."""
     return _detail(tuple(intake.data), tuple(intake.data.values()), intake.why)
 

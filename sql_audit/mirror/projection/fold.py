@@ -18,12 +18,17 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
-from rq_core.model.table.effects import CLAIM_ENDS, CLEARS, EFFECTS, Effect, target
-from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
-from rq_core.model.table.fields import COUNTERS
+from rq_core.model.table.effects import CLAIM_ENDS, CLEARS, EFFECTS, target
 from rq_core.model.table.machine import CLAIMED_STATES, Event, State
 from sql_audit.mirror.intake import Intake
-from sql_audit.mirror.projection.details import Details, of_queue
+from sql_audit.mirror.projection.details import Details, queue_detail
+from sql_audit.mirror.projection.job_changes import (
+    TAKEN,
+    error_text,
+    new_row,
+    take_fields,
+    waited_ms,
+)
 from sql_audit.store.connection.copy import Rows, event_line
 from sql_audit.store.job_rows import (
     CLAIM_CLAIMED_AT,
@@ -32,8 +37,6 @@ from sql_audit.store.job_rows import (
     CLAIM_OUTCOME,
     CLAIM_RAN,
     CLAIM_TASK,
-    ERROR_MESSAGE_MAX,
-    ERROR_TYPE_MAX,
     JOB_CLAIMED_AT,
     JOB_CLAIMS,
     JOB_DUE,
@@ -49,29 +52,15 @@ from sql_audit.store.job_rows import (
     JOB_WORKER,
     Attempt,
     EventRow,
-    Job,
+    JobRow,
 )
-from sql_audit.store.schema.tables import GONE, JOB_COLUMNS, LOST, QUARANTINED, TERMINAL_STATES
-from sql_audit.store.storable_text import clean, to_json
+from sql_audit.store.schema.tables import GONE, LOST, QUARANTINED, TERMINAL_STATES
+from sql_audit.store.storable_text import to_json
 
 # Plain strings: asking an enum for its value is a call.
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
 _RUNNING: Final = str(State.RUNNING)
-_TOLD: Final = (
-    "id", "due_ms", "task",
-    *(f.name for f in JOB_EVENT_FIELDS[Event.ENQUEUED] if f.name in JOB_COLUMNS and f.name not in ("due_ms", "task")),
-)  # fmt: skip
-"""The fields of an enqueued event that its job's row takes."""
-_OF_ENTRY: Final = (
-    "queue", "complete", "last_epoch", "last_seq", "enqueued_at_ms", "since_ms", "null", "zero", "state", "ready_at_ms",
-)  # fmt: skip
-"""The rest of that row, which jobs enqueued together have in common."""
-_PARTS: Final = {"job_id": 0} | {name: place for place, name in enumerate((*_TOLD, *_OF_ENTRY))}
-_new_row: Final = itemgetter(
-    *(_PARTS.get(name, _PARTS["zero" if name in COUNTERS else "null"]) for name in JOB_COLUMNS)
-)
-"""The row of a job that is enqueued, of the values of both: to write it out for each would name each column again."""
 _NULL: Final = "\0"
 """Null in a plain line."""
 _LIVE: Final = frozenset(str(s) for s in State)
@@ -97,9 +86,9 @@ class Folder:
         """
         self.queue = queue
         self.at_ms = at_ms
-        self.jobs: dict[str, Job] = {job.job_id: job for job in map(Job, known)}
+        self.jobs: dict[str, JobRow] = {job.job_id: job for job in map(JobRow, known)}
         self.known: Final = frozenset(self.jobs)
-        self.touched: dict[str, Job] = {}
+        self.touched: dict[str, JobRow] = {}
         self.begun: dict[tuple[str, str], Attempt] = {}
         """Claims that began in this batch: their rows cannot exist yet."""
         self.resumed: dict[tuple[str, str], Attempt] = {}
@@ -141,7 +130,7 @@ class Folder:
                 job.reason, job.state = job.state, state
                 job.worker = job.due_ms = None
 
-    def _lose_claim(self, job: Job, at_ms: int) -> None:
+    def _lose_claim(self, job: JobRow, at_ms: int) -> None:
         """A claim is not in force any more, and no event ended it."""
         if job.fence is not None:
             attempt = self._attempt(job, job.fence)
@@ -159,7 +148,7 @@ class Folder:
         if event is not None and intake.columns:
             self._steps[event](self, intake)
         elif event is not None and not intake.stubs:
-            self._row(intake, 0, str(event), None, None, None, of_queue(intake))
+            self._row(intake, 0, str(event), None, None, None, queue_detail(intake))
         if intake.quarantined:
             self._add_stubs(intake, len(self.events) - len(intake.ordinals))
 
@@ -193,19 +182,19 @@ class Folder:
         self.events.append(row)
         self.lines.append(event_line(row))
 
-    def _job(self, job_id: str, intake: Intake) -> Job:
+    def _job(self, job_id: str, intake: Intake) -> JobRow:
         """The job of an event, from now on to be written."""
         job = self.jobs.get(job_id)
         if job is None:
-            job = self.jobs[job_id] = Job.new(self.queue, job_id)
+            job = self.jobs[job_id] = JobRow.new(self.queue, job_id)
         self.touched[job_id] = job
         job.last_epoch, job.last_seq = intake.id
         return job
 
-    def _end(self, job: Job, fence: str | None, outcome: Event, error: Any = None) -> int | None:
+    def _end(self, job: JobRow, fence: str | None, outcome: Event, error: Any = None) -> int | None:
         """End the claim with that fence. Returns its number, if known."""
         if error is not None:
-            job.error_type, job.error_message = _error_text(error)
+            job.error_type, job.error_message = error_text(error)
         if fence is None:
             return None
         attempt = self._attempt(job, fence)
@@ -218,7 +207,7 @@ class Folder:
             attempt.error_type, attempt.error_message = job.error_type, job.error_message
         return attempt.claim
 
-    def _attempt(self, job: Job, fence: str) -> Attempt:
+    def _attempt(self, job: JobRow, fence: str) -> Attempt:
         key = (job.job_id, fence)
         attempt = self.begun.get(key) or self.resumed.get(key)
         if attempt is None:
@@ -229,7 +218,7 @@ class Folder:
                 attempt.worker = job.worker
                 attempt.ready_at_ms = job.ready_at_ms
                 attempt.claimed_at_ms = job.claimed_at_ms
-                attempt.waited_ms = _waited(job)
+                attempt.waited_ms = waited_ms(job)
             self.resumed[key] = attempt
         elif attempt.task is None:
             # The claim began before its job was known; SQL fills its row in a later batch, too.
@@ -248,14 +237,14 @@ class Folder:
         ready, scheduled = (*same, _READY, at_ms), (*same, _SCHEDULED, None)
         for ordinal, detail, told in zip(
             intake.ordinals, self._details.of_enqueued(intake),
-            zip(*[columns[name] for name in _TOLD], strict=True), strict=True,
+            zip(*[columns[name] for name in TAKEN], strict=True), strict=True,
         ):  # fmt: skip
             job_id, due, task = told[:3]
             job = jobs.get(job_id)
             if job is not None and job.fence is not None:
                 self._lose_claim(job, at_ms)
-            touched[job_id] = jobs[job_id] = Job(
-                _new_row(told + (ready if due is None else scheduled))
+            touched[job_id] = jobs[job_id] = JobRow(
+                new_row(told + (ready if due is None else scheduled))
             )
             append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))
             append_line(
@@ -350,7 +339,7 @@ class Folder:
             claim = self._apply(job, intake, facts)
             self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
 
-    def _apply(self, job: Job, intake: Intake, facts: dict[str, Any]) -> int | None:
+    def _apply(self, job: JobRow, intake: Intake, facts: dict[str, Any]) -> int | None:
         """Put a job where an event leaves it. Returns the number of the claim that the event is about."""
         event, fence = intake.event, facts.get("fence")
         assert event is not None
@@ -367,7 +356,7 @@ class Folder:
         job.complete = job.complete or int(effect.begins)
         job.since_ms, job.due_ms, job.reason = at_ms, facts.get("due_ms"), None
         if not restated or state is not None:
-            _take(job, effect, facts, at_ms)
+            take_fields(job, effect, facts, at_ms)
         self._enter(job, event, state)
         if state is State.DEAD:
             job.reason = effect.dies_of or facts["reason"]
@@ -385,7 +374,7 @@ class Folder:
             self._attempt(job, fence)
         return claim
 
-    def _enter(self, job: Job, event: Event, state: State | None) -> None:
+    def _enter(self, job: JobRow, event: Event, state: State | None) -> None:
         """Put a job into a state, with what holds for all events that lead there."""
         if state not in CLAIMED_STATES:
             job.fence = job.worker = None
@@ -401,11 +390,11 @@ class Folder:
         elif state is State.SCHEDULED:
             job.ready_at_ms = None
 
-    def _begin_claim(self, job: Job, intake: Intake, scopes: Any) -> None:
+    def _begin_claim(self, job: JobRow, intake: Intake, scopes: Any) -> None:
         job.fence, job.worker = str(intake.id), intake.by
         attempt = Attempt.new(job, job.fence, job.claims)
         attempt.worker, attempt.ready_at_ms = job.worker, job.ready_at_ms
-        attempt.claimed_at_ms, attempt.waited_ms = job.claimed_at_ms, _waited(job)
+        attempt.claimed_at_ms, attempt.waited_ms = job.claimed_at_ms, waited_ms(job)
         attempt.scopes = None if scopes is None else to_json(scopes)
         self.begun[job.job_id, job.fence] = attempt
 
@@ -435,36 +424,3 @@ class Folder:
     }
     """What each event does. Of the class: a folder that referred to its own methods would not be freed until
     Python looked for cycles."""
-
-
-def _take(job: Job, effect: Effect, facts: dict[str, Any], at_ms: int) -> None:
-    """Change the fields that the table names."""
-    for name in effect.clears:
-        setattr(job, name, None)
-    for name in effect.zeroes:
-        setattr(job, name, 0)
-    for name, told in effect.takes:
-        value = facts[told]
-        setattr(job, name, 0 if value is None and name in COUNTERS else value)
-    for name in effect.takes_if_told:
-        if facts[name] is not None:
-            setattr(job, name, facts[name])
-    for name in effect.stamps:
-        setattr(job, name, at_ms)
-
-
-def _waited(job: Job) -> int | None:
-    if job.ready_at_ms is None or job.claimed_at_ms is None:
-        return None
-    return max(0, int(job.claimed_at_ms - job.ready_at_ms))
-
-
-def _error_text(error: Any) -> tuple[str | None, str | None]:
-    """Type and message of an error, as text that SQL can keep and people can read."""
-    if not isinstance(error, dict):
-        return None, clean(str(error))[:ERROR_MESSAGE_MAX]
-    kind, message = error.get("type"), error.get("message")
-    return (
-        None if kind is None else clean(str(kind))[:ERROR_TYPE_MAX],
-        None if message is None else clean(str(message))[:ERROR_MESSAGE_MAX],
-    )

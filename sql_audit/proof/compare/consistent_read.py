@@ -60,7 +60,7 @@ class CannotTell(Exception):
         self.cursor = cursor
 
 
-class Lost(CannotTell):
+class QueueLost(CannotTell):
     """Redis has lost the queue. ``str()`` says what to do."""
 
     def __init__(self, cursor: Row[Any], says: str, alive: int) -> None:
@@ -100,7 +100,7 @@ class Sides(NamedTuple):
         return OutboxId(self.cursor.epoch, self.cursor.seq)
 
 
-def look(client: Client, database: Database, queue: str) -> Sides:
+def read_both(client: Client, database: Database, queue: str) -> Sides:
     """Read both sides. Raises CannotTell, sqlalchemy.exc.NoResultFound if SQL does not know the queue, and what Redis
     and SQL raise when they do not answer.
     """
@@ -185,7 +185,7 @@ def _refuse_unattached(
     if "audit" not in meta and not given_up:
         found = "made it again" if meta.get("epoch") else "has nothing of it"
         says = f"Redis has lost the queue, and {found}: by the log {counted(alive, 'job was', 'jobs were')} alive"
-        raise Lost(
+        raise QueueLost(
             cursor,
             f"{says}. `rq-core audit run` records the loss, then `rq-core audit restore` can put jobs back",
             alive,

@@ -143,11 +143,11 @@ _WHY: Final = (
 def _look(client: Client, database: Database, queue: str) -> tuple[Look, Any]:
     """Look at both; returns also how far SQL is."""
     try:
-        both = consistent_read.look(client, database, queue)
+        both = consistent_read.read_both(client, database, queue)
     except consistent_read.Deleted as error:
         return Look({}), error.cursor
     except consistent_read.CannotTell as error:
-        lost = error.alive if isinstance(error, consistent_read.Lost) else None
+        lost = error.alive if isinstance(error, consistent_read.QueueLost) else None
         kind = Kind.UNKNOWN if lost is None else Kind.DRIFT
         return Look({}, findings=[Finding(kind, str(error), lost=lost)]), error.cursor
     except (

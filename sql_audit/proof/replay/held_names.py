@@ -23,7 +23,7 @@ class _Holder(NamedTuple):
     """Until when the name stands, whatever becomes of the job; None: the job's events say it."""
 
 
-class Names:
+class HeldNames:
     """The names of one queue that stand."""
 
     def __init__(self) -> None:

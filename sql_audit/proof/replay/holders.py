@@ -25,7 +25,7 @@ AGREED_MAX: Final = 100_000
 _TASK: Final = "task="
 
 
-class Listed(NamedTuple):
+class ClaimScopes(NamedTuple):
     """The scopes of a claimed event, read."""
 
     held: tuple[str, ...]
@@ -38,7 +38,7 @@ class Listed(NamedTuple):
     """Every scope, and its limit as text."""
 
     @classmethod
-    def read(cls, scopes: Sequence[Sequence[Any]] | None) -> Listed:
+    def read(cls, scopes: Sequence[Sequence[Any]] | None) -> ClaimScopes:
         """From the event's JSON. Raises ValueError or TypeError if it is not what it should be."""
         held, caps, rates, limits = [], [], [], {}
         for scope, *facts in scopes or ():
@@ -58,7 +58,7 @@ class Listed(NamedTuple):
         return cls(tuple(held), tuple(caps), tuple(rates), limits)
 
 
-NOTHING: Final = Listed((), (), (), {})
+NOTHING: Final = ClaimScopes((), (), (), {})
 
 
 def _number(value: Any) -> int:
@@ -160,7 +160,7 @@ class Holders:
             return self.tasks.get(scope[len(_TASK) :], 0)
         return self.keys.get(scope, 0)
 
-    def breaches(self, listed: Listed, at_ms: int) -> Iterator[str]:
+    def breaches(self, listed: ClaimScopes, at_ms: int) -> Iterator[str]:
         """What a claim, held already, was not allowed by the limits that it carries."""
         for scope, cap in listed.caps:
             holders = self.of(scope)
@@ -171,7 +171,7 @@ class Holders:
                 yield problem
 
     def disagreements(
-        self, task: str | None, lane: str | None, text: str | None, listed: Listed
+        self, task: str | None, lane: str | None, text: str | None, listed: ClaimScopes
     ) -> list[str]:
         """How the limits that a claim carries differ from what ``cap_changed`` events say.
 

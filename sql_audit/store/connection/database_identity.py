@@ -4,8 +4,8 @@ A copy (pg_dump for staging, cp) has the same audit id, so Redis cannot tell it 
 original's next events, and have Redis trimmed of them. So a database remembers its place when it is first mirrored
 into: PostgreSQL's system identifier and the database's oid, or the file system and the file's inode. (The role may lack
 the right to ask for the identifier; then the oid alone is compared.) In another place
-:func:`check` refuses it, until a person says which it is: :func:`fork` makes it a log of its own, :func:`rebind` says
-that the log is here now.
+:func:`check_identity` refuses it, until an operator decides: :func:`fork` makes it a log of its own, :func:`rebind`
+says that the log is here now.
 
 What copies a whole server or disk (a physical standby, a snapshot of a virtual machine) copies the place, too.
 """
@@ -39,7 +39,7 @@ _KEPT_BACK: Final = ("42501", "42883")
 _UNKNOWN: Final = "unknown"
 
 
-def place_of(database: Database) -> str:
+def database_place(database: Database) -> str:
     """Where a database is. Raises what its driver raises."""
     if database.dialect == "sqlite":
         path = database.path
@@ -58,9 +58,9 @@ def place_of(database: Database) -> str:
     return f"postgresql {system}/{oid}"
 
 
-def check(database: Database) -> None:
+def check_identity(database: Database) -> None:
     """Bind a database to its place, if it has none yet. Raises AuditCopied if it is bound to another."""
-    here = place_of(database)
+    here = database_place(database)
     with database.readers.connect() as connection:
         bound = connection.execute(_PLACE).scalar_one()
     if bound is None:
@@ -81,7 +81,7 @@ def _less_known(one: str, other: str) -> bool:
 
 def rebind(database: Database) -> str:
     """Say that the log is here now, after a move or a restore. Returns the place."""
-    here = place_of(database)
+    here = database_place(database)
     _write(database, _REBIND, here)
     return here
 
@@ -93,7 +93,7 @@ def fork(database: Database) -> str:
     of the same name may take it.
     """
     audit_id = secrets.token_hex(16)
-    _write(database, _FORK, place_of(database), audit_id=audit_id)
+    _write(database, _FORK, database_place(database), audit_id=audit_id)
     with database.writing(wait=True) as connection:
         assert connection is not None
         connection.execute(_NO_SOURCE)

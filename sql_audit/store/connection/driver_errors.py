@@ -100,8 +100,8 @@ def _is_required(table: str, column: str) -> bool:
 def failure(url: str, error: BaseException) -> AuditError:
     """The error for people where a driver raised one: the database refused, or did not answer."""
     if _answered(error):
-        return AuditRefused(why=describe(error))
-    return AuditUnavailable(url=url, why=describe(error))
+        return AuditRefused(why=describe_error(error))
+    return AuditUnavailable(url=url, why=describe_error(error))
 
 
 def _answered(error: BaseException) -> bool:
@@ -112,7 +112,7 @@ def _answered(error: BaseException) -> bool:
     return getattr(original, "sqlstate", None) is not None or "FATAL:" in str(original)
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The first line of what a driver says, without the statement and its rows."""
     original = getattr(error, "orig", None) or error
     lines = str(original).strip().splitlines() or [type(original).__name__]

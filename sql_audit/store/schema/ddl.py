@@ -30,7 +30,7 @@ POSTGRES_EVENTS: Final = (
 """What PostgreSQL's job_event has besides: its key, and the partition for what has none of its own."""
 
 
-def create(connection: Connection) -> None:
+def create_schema(connection: Connection) -> None:
     """Create everything in a database that has none of it."""
     dialect = connection.dialect.name
     metadata.create_all(connection)

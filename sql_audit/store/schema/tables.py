@@ -277,7 +277,7 @@ quarantine = _table(
     Index("quarantine_entry", "queue", "epoch", "seq"),
 )
 """Entries kept byte for byte: a JSON object of base64 fields, see
-:func:`sql_audit.mirror.intake.pack`."""
+:func:`sql_audit.mirror.intake.pack_entry`."""
 
 mirror_proof = _table(
     "mirror_proof",

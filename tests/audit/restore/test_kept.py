@@ -11,10 +11,10 @@ from rq_core.model.result_encoding import FULL, pack
 from rq_core.protocol.calls import claims
 from rq_core.protocol.reads.result_reads import Absent
 from sql_audit.proof.compare.drift import compare
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.queries.endings import LogEndings
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import apply
+from sql_audit.upkeep.restore import restore_jobs
 from tests.audit.epochs.test_failover import Pair
 from tests.audit.restore.jobs import HOUR_MS, claim, flush, job
 from tests.kit.agreement import assert_agree, drain
@@ -44,7 +44,7 @@ def test_a_job_that_was_put_back_keeps_its_result_and_wakes_who_waits(
     flush(client)
     drain(client, database)
 
-    done = apply(client, database, QUEUE, by="ada")
+    done = restore_jobs(client, database, QUEUE, by="ada")
     look = client.calls.endings.look
     assert 1 == done.restored
     assert {"done"} == client.run(look(QUEUE, ["done", "lost"])).keys()
@@ -59,7 +59,7 @@ def test_a_job_that_was_put_back_keeps_its_result_and_wakes_who_waits(
     found = reader.read(QUEUE, {"done": (0, 0), "lost": (0, 0)})
     reader.close()
     assert {"done": "[1]", "lost": "[2]"} == {i: each.kept.json for i, each in found.items()}  # type: ignore[attr-defined]
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def test_a_result_of_the_job_whose_successor_redis_forgot_is_no_lie(

@@ -32,7 +32,7 @@ from rq_core.worker.liveness.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
-from sql_audit.mirror.turn import Outcome
+from sql_audit.mirror.turn import TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.kit.fleet import QUEUE
 from tests.rigs.simulator.strand import Request, Sleep, Step, Strand
@@ -486,7 +486,7 @@ class MirrorProcess(Actor):
                 except (errors.RqCoreError, OperationalError):
                     self.sleep(strand, 200)
                     continue
-                if outcome in (Outcome.IDLE, Outcome.HELD):
+                if outcome in (TurnOutcome.IDLE, TurnOutcome.HELD):
                     self.sleep(strand, 400 if self.healing else self.random.choice((20, 150)))
         finally:
             database.close()

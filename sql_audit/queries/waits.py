@@ -1,7 +1,7 @@
-"""Questions about a moment and about a wait: who ran, who waited, and behind whom.
+"""The waits of a job: how long, for which scopes, and behind which claims.
 
-Both are answered from ``job_attempt`` and ``job``, which know when every claim began and ended and
-under which scopes: nothing is replayed.
+The answer comes from ``job_attempt`` and ``job``, which have the begin, the end and the scopes of each claim. Only the
+waits that no claim ended need the job's events.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -13,90 +13,26 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Row, bindparam, text
+from sqlalchemy import Connection, Engine, Row, text
 
 from rq_core.model.limits.scopes import scopes_of
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.projection import rebuild
-from sql_audit.queries.history import PrunedTo, history, pruned_to, unknown
-from sql_audit.queries.occupancy import holds, limit_in, ms_full, ms_spent
-from sql_audit.queries.pauses import Pause, pauses_of
-from sql_audit.store.schema.duration_classes import SPAN, of_each_span
+from sql_audit.queries.history import PrunedTo, history, pruned_after, unknown
+from sql_audit.queries.occupancy import COUNTED_MAX, holds, limit_in, ms_full, ms_spent, read_scopes
+from sql_audit.queries.pauses import JobPause, pauses_of
+from sql_audit.store.orphans import LOST_AT
+from sql_audit.store.schema.duration_classes import of_each_span
 from sql_audit.store.schema.tables import GONE, LOST
-from sql_audit.store.storable_text import read_json
-from sql_audit.times import readable
 
-COUNTED_MAX: Final = 5_000
-"""Claims or jobs of one kind that are looked at: of more it is said that there are at least so many."""
-LISTED_MAX: Final = 100
-"""Waiting jobs that are listed."""
 NAMED_MAX: Final = 5
 """How many of the jobs in front are named."""
 BEFORE_MAX: Final = 1_000
-"""Claims before a wait in which it is looked what had spent a rate already."""
+"""Claims before a wait that are read to find out whether a rate was spent already."""
 
-
-_RUNNING: Final = text(
-    of_each_span(
-        "SELECT job_id, task, worker, claim, claimed_at_ms, ended_at_ms, outcome, scopes "
-        "FROM job_attempt a WHERE queue = :queue AND claimed_at_ms <= :at",
-        ":at",
-        ":at",
-        order="ASC",
-    )
-)
-_THEN_CLAIMED: Final = of_each_span(
-    "SELECT job_id, task, ready_at_ms FROM job_attempt a "
-    "WHERE queue = :queue AND ready_at_ms <= :at AND claimed_at_ms > :at",
-    ":at",
-    ":at",
-    order="ASC",
-    span=SPAN,
-)
-_LOST_AT: Final = (
-    "(SELECT MIN(l.at_ms) FROM mirror_loss l WHERE l.queue = j.queue AND l.epoch > j.last_epoch AND "
-    f"(j.state = '{GONE}' AND l.kind = 'restated' OR j.state = '{LOST}' AND (l.kind = 'forgotten' OR "
-    "l.kind = 'orphaned' AND (j.last_epoch, j.last_seq) > (l.after_epoch, l.after_seq))))"
-)
-"""When Redis forgot a job ``j`` that is lost or gone, by its own clock."""
-
-_READY: Final = (
-    "SELECT job_id, task, ready_at_ms FROM job j WHERE queue = :queue AND ready_at_ms <= :at"
-)
-_WAITING: Final = text(
-    f"SELECT job_id, task, ready_at_ms FROM ({_THEN_CLAIMED}) AS claimed UNION ALL "
-    + " UNION ALL ".join(
-        f"SELECT * FROM ({_READY} AND {condition} ORDER BY ready_at_ms LIMIT :most) AS {name}"
-        for name, condition in (
-            ("ready", "state = 'ready' AND finished_at_ms IS NULL"),
-            (
-                "cancelled",
-                (
-                    "state = 'cancelled' AND finished_at_ms > :at "
-                    "AND (claimed_at_ms IS NULL OR claimed_at_ms < ready_at_ms)"
-                ),
-            ),
-            (
-                "lost",
-                f"state IN ('{LOST}', '{GONE}') AND finished_at_ms IS NULL AND reason = 'ready' AND {_LOST_AT} > :at",
-            ),
-        )
-    )
-    + " LIMIT :most"
-)
-_SCHEDULED: Final = text(
-    "SELECT COUNT(*) FROM (SELECT job_id, queue, enqueued_at_ms FROM job WHERE queue = :queue AND state = 'scheduled'"
-    " AND finished_at_ms IS NULL AND enqueued_at_ms <= :at LIMIT :most) AS now WHERE NOT EXISTS (SELECT 1 FROM"
-    " job_attempt a WHERE a.job_id = now.job_id AND a.queue = now.queue"
-    " AND (a.ended_at_ms > :at OR a.ended_at_ms IS NULL))"
-)
-"""Of the jobs that are scheduled, those that were already."""
-_PLACES: Final = text(
-    "SELECT job_id, lane, priority FROM job WHERE queue = :queue AND job_id IN :ids"
-).bindparams(bindparam("ids", expanding=True))
 _JOB: Final = text(
     "SELECT queue, state, reason, lane, ready_at_ms, claimed_at_ms, finished_at_ms, due_ms, "
-    f"{_LOST_AT} AS lost_at_ms FROM job j "
+    f"{LOST_AT} AS lost_at_ms FROM job j "
     "WHERE job_id = :job_id AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) ORDER BY queue"
 )
 _WAITS: Final = text(
@@ -121,150 +57,10 @@ _BEFORE: Final = text(
         order="DESC",
     )
 )
-_FIRST: Final = text(
-    "SELECT at_ms FROM job_event WHERE queue = :queue ORDER BY epoch, seq, ordinal LIMIT 1"
-)
-_NEXT_LOSS: Final = text(
-    "SELECT MIN(at_ms) FROM mirror_loss WHERE queue = :queue AND at_ms > :at AND jobs > 0"
-)
 _FORGOTTEN_AT: Final = text(
     "SELECT MIN(at_ms) FROM mirror_loss WHERE queue = :queue AND epoch > :epoch AND epoch <= :restored"
 )
 _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A claim that was in force."""
-
-    job_id: str
-    task: str | None
-    worker: str | None
-    claim: int | None
-    claimed_at_ms: int
-    ended_at_ms: int | None
-    outcome: str | None
-    scopes: list[list[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A job that was ready, and not claimed yet."""
-
-    job_id: str
-    task: str | None
-    ready_at_ms: int
-    lane: str | None
-    """The lane that it waited in, or one that it was put into later."""
-    priority: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A queue at one moment."""
-
-    at_ms: int
-    running: list[Running]
-    waiting: list[Waiting]
-    """The first LISTED_MAX."""
-    waiting_count: int = 0
-    """How many waited; with ``more_waited`` at least so many."""
-    more_waited: bool = False
-    scheduled_count: int = 0
-    """How many jobs of those that are still scheduled were so then; COUNTED_MAX stands for more as well."""
-    more_ran: bool = False
-    """Whether more ran than ``running`` has."""
-    pruned: PrunedTo | None = None
-    """If others may have run or waited that were pruned since."""
-    caveats: tuple[str, ...] = ()
-    """Why there may have been more, in words, if it was not pruned."""
-
-    @property
-    def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
-        """Scope → the cap in force when it was claimed last, and the jobs that held it."""
-        found: dict[str, tuple[int | None, list[str]]] = {}
-        for claim in self.running:
-            for scope, *limit in claim.scopes:
-                if len(limit) == 1:
-                    holders = found[scope][1] if scope in found else []
-                    holders.append(claim.job_id)
-                    found[scope] = limit[0], holders
-        return found
-
-
-def at(engine: Engine, queue: str, at_ms: int) -> Moment:
-    """What was running and waiting in a queue at a time (Unix ms)."""
-    of = {"queue": queue, "at": at_ms, "most": COUNTED_MAX + 1}
-    with engine.connect() as connection:
-        ran = connection.execute(_RUNNING, of).all()
-        running = [
-            Running(
-                row.job_id, row.task, row.worker, row.claim, row.claimed_at_ms, row.ended_at_ms,
-                row.outcome, _scopes(row.scopes),
-            )
-            for row in sorted(ran, key=lambda row: (row.claimed_at_ms, row.job_id))[:COUNTED_MAX]
-        ]  # fmt: skip
-        waited = connection.execute(_WAITING, of).all()
-        waiting = _placed(connection, queue, waited)
-        scheduled = connection.execute(_SCHEDULED, of).scalar_one()
-        pruned = _pruned_after(connection, queue, at_ms)
-        caveats = tuple(_caveats(connection, queue, at_ms, pruned))
-    count, most = len(waited), COUNTED_MAX
-    return Moment(
-        at_ms,
-        running,
-        waiting,
-        min(count, most),
-        count > most,
-        min(scheduled, most),
-        len(ran) > most,
-        pruned,
-        caveats,
-    )
-
-
-def _placed(connection: Connection, queue: str, waited: Sequence[Row[Any]]) -> list[Waiting]:
-    """The first of those that waited, with where they stood in line."""
-    first = sorted(waited, key=lambda row: (row.ready_at_ms, row.job_id))[:LISTED_MAX]
-    of = {"queue": queue, "ids": [row.job_id for row in first]}
-    places = {row.job_id: row for row in connection.execute(_PLACES, of)} if first else {}
-    return [
-        Waiting(
-            row.job_id,
-            row.task,
-            row.ready_at_ms,
-            places[row.job_id].lane,
-            places[row.job_id].priority,
-        )
-        for row in first
-        if row.job_id in places
-    ]
-
-
-def _caveats(
-    connection: Connection, queue: str, at_ms: int, pruned: PrunedTo | None
-) -> Iterator[str]:
-    """What to say of a moment before the first event of a queue, after the last, or before jobs were put back."""
-    first = connection.execute(_FIRST, {"queue": queue}).scalar_one_or_none()
-    last = connection.execute(_LAST, {"queue": queue}).scalar_one_or_none()
-    if first is None or last is None:
-        yield f"nothing of queue {queue} is mirrored yet"
-        return
-    if at_ms < first and pruned is None:
-        yield f"the log of queue {queue} begins at {readable(first)}: what was before is not known"
-    if at_ms > last:
-        yield f"the log of queue {queue} ends at {readable(last)}: this is how it stood then"
-    forgot = connection.execute(_NEXT_LOSS, {"queue": queue, "at": at_ms}).scalar_one()
-    if forgot is not None:
-        yield (
-            f"Redis forgot jobs of queue {queue} at {readable(forgot)}: of those that were put back or enqueued again "
-            "since, audit history tells whether they waited"
-        )
-
-
-def _pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
-    """The prune that may have removed what ended after a moment, if there was one."""
-    return next((cut for cut in pruned_to(connection, queue) if cut.cut_at_ms >= at_ms), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +79,7 @@ class InFront:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class JobWait:
     """One wait of a job, from when it was ready until it was claimed."""
 
     since_ms: int
@@ -317,10 +113,10 @@ class Why:
     state: str
     lane: str | None
     due_ms: int | None
-    waits: list[Wait]
+    waits: list[JobWait]
     pruned: PrunedTo | None = None
     """If others may have been in front that were pruned since."""
-    pauses: list[Pause] = field(default_factory=list)
+    pauses: list[JobPause] = field(default_factory=list)
     """When it was scheduled, or a lost worker had its claim."""
 
 
@@ -333,7 +129,7 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
             of = {"job_id": job_id, "queue": row.queue}
             waits = [
                 _wait(connection, of, w.ready_at_ms, w.claimed_at_ms, w.claim, w.worker,
-                      _scopes(w.scopes))
+                      read_scopes(w.scopes))
                 for w in connection.execute(_WAITS, of).all()
                 if w.ready_at_ms is not None
             ]  # fmt: skip
@@ -342,7 +138,7 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
                 wait = _wait(connection, of, since_ms, until_ms, None, None, scopes)
                 waits.append(replace(wait, ended=ended))
             waits.sort(key=lambda wait: wait.since_ms)
-            pruned = _pruned_after(connection, row.queue, waits[0].since_ms) if waits else None
+            pruned = pruned_after(connection, row.queue, waits[0].since_ms) if waits else None
             found.append(Why(job_id, row.queue, row.state, row.lane, row.due_ms, waits, pruned))
         if not found:
             raise unknown(connection, job_id, queue)
@@ -354,7 +150,7 @@ def _last_ms(connection: Connection, queue: str) -> int:
     return int(connection.execute(_LAST, {"queue": queue}).scalar_one() or 0)
 
 
-def _pauses(engine: Engine, why: Why, last_ms: int) -> list[Pause]:
+def _pauses(engine: Engine, why: Why, last_ms: int) -> list[JobPause]:
     try:
         return [*pauses_of(history(engine, why.job_id, why.queue), last_ms)]
     except HistoryUnknown:
@@ -402,7 +198,7 @@ def _wait(
     claim: int | None,
     worker: str | None,
     scopes: Sequence[Sequence[Any]],
-) -> Wait:
+) -> JobWait:
     until_ms = max(since_ms, until_ms)
     others, judged_from_ms = _others(connection, of, since_ms, until_ms)
     begun_ms, since_ms = since_ms, since_ms if judged_from_ms is None else judged_from_ms
@@ -432,7 +228,7 @@ def _wait(
     others_claimed = sum(begin >= begun_ms for _, _, begin, _, _ in others)
     longest = max(in_front, key=lambda each: each.full_ms, default=None)
     held_back_by = longest.scope if longest is not None and longest.full_ms else None
-    return Wait(
+    return JobWait(
         begun_ms, until_ms, claim, worker, others_claimed, in_front, held_back_by, judged_from_ms
     )
 
@@ -456,16 +252,10 @@ def _others(
         ends.setdefault(row.part, []).append(end)
     cut = [min(each) for each in ends.values() if len(each) > COUNTED_MAX]
     judged_from_ms = min(until_ms, max(since_ms, *cut)) if cut else None
-    read = lru_cache(maxsize=1_000)(_scopes)
+    read = lru_cache(maxsize=1_000)(read_scopes)
     others = [(r.job_id, r.task, r.claimed_at_ms, r.ended_at_ms, read(r.scopes)) for r in rows]
     others.sort(key=lambda other: (other[2], other[0]))
     return others, judged_from_ms
-
-
-def _scopes(kept: str | None) -> list[list[Any]]:
-    """The scopes that a claim counted in, and the limits that were in force."""
-    found = read_json(kept, list)
-    return [each for each in found if isinstance(each, list) and len(each) in (2, 4)]
 
 
 def _claims_before(
@@ -476,4 +266,4 @@ def _claims_before(
     reaches_ms = window_ms + (burst * window_ms // most if most else 0)
     bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}
     found = sorted(connection.execute(_BEFORE, bound).all(), key=lambda row: row.claimed_at_ms)
-    return [(row.claimed_at_ms, _scopes(row.scopes)) for row in found[-BEFORE_MAX:]]
+    return [(row.claimed_at_ms, read_scopes(row.scopes)) for row in found[-BEFORE_MAX:]]
