@@ -15,7 +15,7 @@ from rq_core.model import plugins
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.plugins import LogOverview
 from rq_core.protocol.engine.plan import Patience
-from rq_core.protocol.reads.overview import Overview
+from rq_core.protocol.reads.queue_load import Overview
 
 SHARED_S: Final = 1.0
 """Seconds for which all readers are shown the same look."""

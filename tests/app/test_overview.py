@@ -10,7 +10,8 @@ from rq_core.connections.transport import PoolWire
 from rq_core.model.limits.limit import Limit
 from rq_core.protocol.engine.plan import Patience, Unsent
 from rq_core.protocol.reads import reads
-from rq_core.protocol.reads.overview import COMMANDS_MAX, SCOPES_MAX, QueueOverview
+from rq_core.protocol.reads.overview import COMMANDS_MAX, SCOPES_MAX
+from rq_core.protocol.reads.queue_load import QueueOverview
 from tests.kit.seed import Seed
 
 MINUTE_MS = 60_000

@@ -12,13 +12,11 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from rq_core import errors
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
-from rq_core.model.table.machine import LAYOUT
 from rq_core.protocol.engine import acl_roles, server_check
 from rq_core.protocol.engine.plan import (
     Call,
@@ -31,8 +29,8 @@ from rq_core.protocol.engine.plan import (
     T,
     says_full,
 )
-from rq_core.protocol.engine.queue_check import epoch_of
-from rq_core.protocol.engine.retried_commands import Asking, meaning_of, pause, wrong_type
+from rq_core.protocol.engine.replies import Handshake, answer_of, error_for, parse_handshake
+from rq_core.protocol.engine.retried_commands import Asking, meaning_of, pause
 from rq_core.scripts.script import Script, function
 
 log = logging.getLogger(__name__)
@@ -82,20 +80,6 @@ def _too_many(rounds: int) -> Exception | None:
     if rounds <= ROUNDS_MAX:
         return None
     return ReplyError("its history, or what scripts it knows, keeps changing")
-
-
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """What a queue says of itself."""
-
-    epoch: int
-    now_ms: int
-    lease_ms: int
-    paused: bool
-    audit: bool
-    audit_id: str | None
-    started: str | None
-    """Why this handshake started an epoch, if it did."""
 
 
 class Delivery:
@@ -251,10 +235,10 @@ class Delivery:
                     lost.add(i)
                 match meaning_of(reply, lost=i in lost):
                     case "answer":
-                        results[i] = self._read(calls[i], reply)
+                        results[i] = answer_of(calls[i], reply)
                         continue
                     case "fatal":
-                        results[i] = yield from self._explain(calls[i], reply)
+                        results[i] = yield from error_for(self.asking, calls[i], reply)
                         continue
                     case "epoch":
                         strangers.add(calls[i].queue)
@@ -358,51 +342,6 @@ class Delivery:
         self._check_patience(first, sent, trouble, calls)
         return pause(attempt, self.asking.left(first, sent=sent).unsent)
 
-    def _explain(self, call: Call[Any], reply: Exception) -> Plan[errors.RqCoreError]:
-        """What an error reply of Redis means to the caller."""
-        text = str(reply)
-        if says_full(reply):
-            return errors.QueueFull(queue=call.queue)
-        if "WRONGTYPE" in text:
-            return wrong_type(call.queue, text)
-        if acl_roles.is_denial(text):
-            lacks = yield from acl_roles.lacking(self.prefix, call.script, call.queue)
-            return errors.ServerUnsuitable(url=self.asking.url, why=acl_roles.words_of(lacks, text))
-        if text.startswith(
-            ("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster", "ERR it speaks ")
-        ):
-            return self.asking.unsuitable(reply)
-        return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
-
-    def _read(self, call: Call[Any], reply: Sequence[Any]) -> Any:
-        if reply[0] == "ok":
-            return call.parse(reply[1:])
-        match list(reply[1:]):
-            case ["audit_backlog", backlog, bound]:
-                return errors.AuditBacklogFull(
-                    queue=call.queue, backlog=int(backlog), bound=int(bound)
-                )
-            case ["results_full", kept, bound, setting]:
-                return errors.ResultsFull(
-                    queue=call.queue, kept=int(kept), bound=int(bound), setting=setting
-                )
-            case ["elsewhere", attached]:
-                return errors.AuditElsewhere(queue=call.queue, attached=attached)
-            case ["stamp", found]:
-                return errors.AuditStampDiffers(queue=call.queue, found=found)
-            case ["restored", last]:
-                return errors.RestoredMeanwhile(queue=call.queue, last=last)
-            case ["off"]:
-                return errors.AuditOff(queue=call.queue)
-            case ["layout", found]:
-                return errors.LayoutMismatch(queue=call.queue, found=found, known=LAYOUT)
-            case ["undeclared", scope]:
-                return errors.NothingDeclared(queue=call.queue, scope=scope)
-            case ["stale_call"]:
-                return errors.StaleCall(queue=call.queue)
-            case other:
-                return errors.BadArguments(queue=call.queue, what=" ".join(map(str, other)))
-
     def call(self, call: Call[T]) -> Plan[T]:
         """Carry out one call. Raises what it was refused with."""
         if call.queue not in self._met:
@@ -469,17 +408,3 @@ class Delivery:
             (known,) = yield from self.ask([["SISMEMBER", listed, queue]])
             if not known:
                 raise errors.QueueFull(queue=queue) from error
-
-
-def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
-    """What a queue's answer says. Raises QueueDamaged if its epoch is no number."""
-    epoch, now_ms, lease_ms, paused, audit, audit_id, started = reply
-    return Handshake(
-        epoch=epoch_of(queue, epoch),
-        now_ms=int(now_ms),
-        lease_ms=int(lease_ms),
-        paused=int(paused) == 1,
-        audit=audit == "on",
-        audit_id=None if audit_id == "-" else audit_id,
-        started=None if started == "-" else started,
-    )

@@ -25,12 +25,11 @@ from rq_core.protocol.engine.queue_check import epoch_of
 from rq_core.protocol.reads.job_reads import JobReads
 from rq_core.protocol.reads.overview import (
     QUEUES_MAX,
-    Overview,
-    QueueOverview,
     counts_of,
     look,
     sizes,
 )
+from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.protocol.reads.scope_reads import ScopeReads
 from rq_core.protocol.reads.steps import time_ms
 from rq_core.protocol.reads.whole_queue import WholeReads
