@@ -33,7 +33,7 @@ from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.connections.connection import Line
 from rq_core.connections.pool import Pool
-from rq_core.connections.redis_errors import words_of
+from rq_core.connections.redis_errors import own_words
 from rq_core.connections.transport import SOCKET_TIMEOUT_S, Hear, PoolWire
 from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import RqCoreError, UsageError
@@ -48,7 +48,7 @@ from rq_core.protocol.calls import claims
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Patience, Plan, ReplyError, pairs_of
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.reads.wait_schedule import Nothing, Wait
+from rq_core.protocol.reads.wait_schedule import JobWait, Nothing
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_script
 from rq_core.worker.dead_hooks import DeathWatch, has_hooks
@@ -166,7 +166,7 @@ class FakeConnections(Connections):
 class _FakeWaiter(Waiter):
     """Looks at once, in the thread that waits."""
 
-    def begin(self, *waits: Wait) -> None:
+    def begin(self, *waits: JobWait) -> None:
         """End each wait with what its job's state is now."""
         for wait in waits:
             found = self._client.run(self._client.calls.endings.look(wait.queue, [wait.id]))
@@ -195,7 +195,7 @@ class _FakeLine(Line):
             try:
                 replies.append(self._made.read_response())
             except redis.ResponseError as error:
-                replies.append(ReplyError(words_of(error)))
+                replies.append(ReplyError(own_words(error)))
 
     def wait_for(self, seconds: float | None) -> None:
         """Do nothing: a fake server answers at once."""

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
-from rq_core.connections.connection_options import named
+from rq_core.connections.connection_options import shown_url
 from rq_core.connections.open import open_async_wire
 from rq_core.connections.shared_enqueues import SharedEnqueues, Through
 from rq_core.connections.transport import AsyncWire
@@ -37,7 +37,7 @@ class AsyncClient:
         wire: AsyncWire | None = None,
         calls: Operations | None = None,
     ) -> None:
-        self.url = url = named(url)
+        self.url = url = shown_url(url)
         self.calls = calls or Operations(
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )

@@ -85,7 +85,7 @@ class AsyncLine(asyncio.Protocol):
 
     async def _check_protocol(self, error: Exception) -> None:
         if not self._has_spoken:
-            await tls_probe.check_async(self._made, error)
+            await tls_probe.check_tls_async(self._made, error)
 
     async def disconnect(self) -> None:
         """End the connection, and wait until that is done. An exchange under way fails. It can be connected again."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, TypeVar
 
 from rq_core.connections.connection import Line
-from rq_core.connections.connection_options import named
+from rq_core.connections.connection_options import shown_url
 from rq_core.connections.open import open_wire
 from rq_core.connections.transport import Wire
 from rq_core.errors import RqCoreError
@@ -51,7 +51,7 @@ class Client:
         calls: Operations | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.url = url = named(url)
+        self.url = url = shown_url(url)
         self.calls = calls or Operations(
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )

@@ -24,7 +24,7 @@ def new_reader() -> Any:
     """A reader of what one connection receives."""
     return hiredis.Reader(
         protocolError=_garbled,
-        replyError=error_of,
+        replyError=reply_error,
         encoding="utf-8",
         # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
         errors="surrogateescape",
@@ -32,7 +32,7 @@ def new_reader() -> Any:
     )
 
 
-def error_of(text: str) -> ReplyError:
+def reply_error(text: str) -> ReplyError:
     """The error that a server's words stand for: its code first (NOSCRIPT, OOM…), unless that is ERR."""
     return ReplyError(explained(text.removeprefix("ERR ").rstrip(".")))
 
@@ -136,7 +136,7 @@ class Line:
             made.connect()
         except Exception as error:
             if not self._has_spoken:
-                tls_probe.check(made, error)
+                tls_probe.check_tls(made, error)
             raise
         self._has_spoken = True
         if made.can_read():

@@ -16,7 +16,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.url import check_password, check_port
 
 
-def resolve(url: str) -> str:
+def resolve_url(url: str) -> str:
     """The URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
 
     Raises InvalidOption for a URL that is neither.
@@ -36,7 +36,7 @@ def resolve(url: str) -> str:
     return url
 
 
-def named(url: str) -> str:
+def shown_url(url: str) -> str:
     """The URL for messages and for other processes: that of an embedded server names its data directory."""
     if not url.startswith("embedded:"):
         return url
@@ -80,9 +80,9 @@ def source_of(
     pool: Any = None
     problem: str | None = None
     try:
-        real, options = resolve(url), _options(retry, answer_within, connect_within)
+        real, options = resolve_url(url), _options(retry, answer_within, connect_within)
         if sentinel.named_by(real):
-            real, more = sentinel.parse(
+            real, more = sentinel.parse_sentinel_url(
                 real,
                 for_asyncio=pool_class is redis.asyncio.ConnectionPool,
                 answer_within=answer_within,

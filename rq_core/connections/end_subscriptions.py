@@ -258,7 +258,7 @@ class Listener:
                 return None
             left = []
             for page, reply in zip(pages, replies, strict=True):
-                look = result_reads.parse(queue, page, reply)
+                look = result_reads.read_ends(queue, page, reply)
                 found |= look.found
                 left += look.later
                 told_ms = look.told_ms

@@ -18,7 +18,7 @@ another connection, perhaps elsewhere."""
 def unsent(error: Exception) -> Unsent | ReplyError:
     """What stands in the place of a reply to a command for which no connection could be made."""
     broken = isinstance(error, BROKEN_ASYNC) and not isinstance(error, ANSWERED)
-    return Unsent(words_of(error)) if broken else ReplyError(words_of(error))
+    return Unsent(own_words(error)) if broken else ReplyError(own_words(error))
 
 
 def is_demoted(replies: Sequence[Any]) -> bool:
@@ -28,7 +28,7 @@ def is_demoted(replies: Sequence[Any]) -> bool:
     )
 
 
-def words_of(error: BaseException) -> str:
+def own_words(error: BaseException) -> str:
     """The error's own words, with the prefix (NOSCRIPT, OOM…) that redis-py turns into a class."""
     text = str(error).rstrip(".") or type(error).__name__
     for sign, advice in _TLS_ADVICE.items():

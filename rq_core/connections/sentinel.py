@@ -97,7 +97,7 @@ class Sentinels:
         for sentinel, trouble in silent.items():
             if trouble is not None:
                 try:
-                    tls_probe.check(self._made(sentinel), trouble)
+                    tls_probe.check_tls(self._made(sentinel), trouble)
                 except tls_probe.OtherProtocol as error:
                     silent[sentinel] = error
         raise redis.ConnectionError(self._none(silent))
@@ -113,7 +113,7 @@ class Sentinels:
         for sentinel, trouble in silent.items():
             if trouble is not None:
                 try:
-                    await tls_probe.check_async(self._made(sentinel), trouble)
+                    await tls_probe.check_tls_async(self._made(sentinel), trouble)
                 except tls_probe.OtherProtocol as error:
                     silent[sentinel] = error
         raise redis.ConnectionError(self._none(silent))
@@ -337,7 +337,9 @@ _BY_ASYNCIO_AND_TLS: Final[dict[tuple[bool, bool], type]] = {
 }
 
 
-def parse(url: str, *, for_asyncio: bool, answer_within: float) -> tuple[str, dict[str, Any]]:
+def parse_sentinel_url(
+    url: str, *, for_asyncio: bool, answer_within: float
+) -> tuple[str, dict[str, Any]]:
     """What redis-py's pool needs to reach the primary: a URL without a meaningful host, and options beside it.
 
     Raises ValueError, in words that complete "must be a URL".

@@ -22,7 +22,7 @@ from rq_core.connections.async_connection import AsyncLine
 from rq_core.connections.connection import CONNECT_TIMEOUT_S, SOON_S, Line
 from rq_core.connections.connection_options import source_of
 from rq_core.connections.pool import AsyncPool, Pool
-from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, unsent, words_of
+from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, own_words, unsent
 from rq_core.connections.sentinel import LOOK_EVERY_S
 from rq_core.protocol.engine.plan import Lost, Patience
 
@@ -157,7 +157,7 @@ class PoolWire:
         except BROKEN as error:
             line.disconnect()
             self._distrust()
-            replies += [Lost(words_of(error))] * (len(commands) - len(replies))
+            replies += [Lost(own_words(error))] * (len(commands) - len(replies))
         except BaseException:
             # Replies may still be under way: this connection cannot be used again.
             line.disconnect()
@@ -250,7 +250,7 @@ class AsyncPoolWire:
             replies = line.replies
             await line.drop()
             await self._distrust()
-            replies += [Lost(words_of(error))] * (count - len(replies))
+            replies += [Lost(own_words(error))] * (count - len(replies))
         except BaseException:
             await line.drop()
             raise

@@ -22,7 +22,7 @@ from rq_core.connections.end_subscriptions import Deafness, Listener, Looked
 from rq_core.errors import NoResult, RqCoreError, ServerUnavailable
 from rq_core.model.lib.text import counted
 from rq_core.protocol.engine.plan import Patience
-from rq_core.protocol.reads.wait_schedule import TOGETHER_MAX, Wait, Waits
+from rq_core.protocol.reads.wait_schedule import TOGETHER_MAX, JobWait, Waits
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class _Round:
     """What one thread has to do, from its first wait to its end."""
 
     def __init__(self) -> None:
-        self.new: list[Wait] = []
+        self.new: list[JobWait] = []
         """Waits that it has not taken yet."""
         self.is_closing = False
         self.woken, self._waker = socket.socketpair()
@@ -85,7 +85,7 @@ class Waiter:
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
-    def begin(self, *waits: Wait) -> None:
+    def begin(self, *waits: JobWait) -> None:
         """Begin waits. The ``tell`` of each is called in the waiter's thread, and must not block. To give a wait up,
         set its ``over``. Raises RuntimeError if the process can begin no thread."""
         if not waits:
@@ -102,7 +102,7 @@ class Waiter:
                 # Else the thread has not taken those before them, and was woken for these.
                 current.wake()
 
-    def _begin_round(self, waits: Sequence[Wait]) -> None:
+    def _begin_round(self, waits: Sequence[JobWait]) -> None:
         current = _Round()
         current.new += waits
         thread = threading.Thread(
@@ -241,7 +241,7 @@ class Waiter:
             self._failed(waits, due, silent[place], self.clock())
 
     def _look_at(
-        self, waits: Waits, listener: Listener, queue: str, due: Sequence[Wait]
+        self, waits: Waits, listener: Listener, queue: str, due: Sequence[JobWait]
     ) -> RqCoreError | None:
         began = self.clock()
         try:
@@ -273,13 +273,13 @@ class Waiter:
         return None
 
     @staticmethod
-    def _end(waits: Waits, due: Sequence[Wait], error: RqCoreError) -> None:
+    def _end(waits: Waits, due: Sequence[JobWait], error: RqCoreError) -> None:
         for wait in due:
             wait.end(error)
             waits.forget(wait)
 
     def _failed(
-        self, waits: Waits, due: Sequence[Wait], trouble: RqCoreError, began: float
+        self, waits: Waits, due: Sequence[JobWait], trouble: RqCoreError, began: float
     ) -> None:
         now = self.clock()
         for wait in due:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rq_core.doctor import result_check
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
-from rq_core.doctor.image import LISTS, AtLeast, Image, Kept, Want
+from rq_core.doctor.image import LISTS, AnyValue, AtLeast, Image, Want
 from rq_core.doctor.snapshot import View
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.lib.text import counted
@@ -52,7 +52,7 @@ def owner_of(key: str, member: str) -> Owner:
     return _OWNERS.get(key, "job"), member.rpartition("|")[2]
 
 
-def differences(image: Image) -> dict[Owner, list[Edit]]:
+def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
     """Return the edits that make the indexes what they must be, by what they are for."""
     found: dict[Owner, list[Edit]] = defaultdict(list)
     unknown = set(_unknown(image))
@@ -82,7 +82,7 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
     if isinstance(want, AtLeast):
         fits = _number(actual) >= want.value
         return None if fits else Edit(key, member, LOWER, str(want.value))
-    if isinstance(want, Kept):
+    if isinstance(want, AnyValue):
         is_lost = actual is None and want.fresh is not None
         is_late = actual is not None and want.most is not None and actual > want.most
         edit = Edit(key, member, as_text(actual), str(want.fresh))
@@ -167,7 +167,7 @@ def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, s
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
 
-def findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
+def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
     """Say in words what differs, once for each owner."""
     for owner, edits in differing.items():
         kind, name = owner

@@ -48,7 +48,7 @@ INDEXES: Final = (
 """The keys of which something is derived; of `jobs` that each job is in it, of `state` the lines that are lost."""
 
 
-class Kept(NamedTuple):
+class AnyValue(NamedTuple):
     """The value that is there; ``fresh`` if there is none, or a higher one than ``most``. `+` counts from the server's
     time on."""
 
@@ -63,8 +63,8 @@ class AtLeast(NamedTuple):
     value: int
 
 
-Want = str | int | Kept | AtLeast
-ANY: Final = Kept(None)
+Want = str | int | AnyValue | AtLeast
+ANY: Final = AnyValue(None)
 """Whatever is there."""
 UNKNOWN: Final = -1
 """An instant that the log does not say."""
@@ -211,15 +211,15 @@ def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
     elif job.state is State.DEAD:
         since = int(job.fields["since"])
         yield "dead", job_id, since
-        yield "expiring", f"dead|{job_id}", Kept(str(since + view.fact("dead_retention_ms")))
+        yield "expiring", f"dead|{job_id}", AnyValue(str(since + view.fact("dead_retention_ms")))
     elif job.state in CLAIMED_STATES:
         if "expires" in job.fields:
             yield "expiring", f"job|{job_id}", ANY
-        yield "leases", job_id, Kept(f"+{view.fact('lease_ms')}", view.lease_end_max)
+        yield "leases", job_id, AnyValue(f"+{view.fact('lease_ms')}", view.lease_end_max)
         for scope in _counted(job):
             yield "holders", f"{scope}|{job_id}", 0
     elif job.lane is None:
-        yield LISTS[job.rank], job_id, Kept(str(place_in_line(job)))
+        yield LISTS[job.rank], job_id, AnyValue(str(place_in_line(job)))
     else:
         yield "waiting", f"{job.lane}|{place_in_line(job):016}|{job_id}", 0
 
@@ -250,7 +250,7 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
         return
     deadline = kept.split(" ")[1:2]
     known = deadline and deadline[0].isascii() and deadline[0].isdigit()
-    yield "expiring", f"slot|{name}", int(deadline[0]) if known else Kept(f"+{SLOT_LIFE_MS}")
+    yield "expiring", f"slot|{name}", int(deadline[0]) if known else AnyValue(f"+{SLOT_LIFE_MS}")
 
 
 def _instant_by(view: View, name: str, job_id: str) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rq_core.model.events import JobRecord
 from rq_core.model.state_line import Job, fields_of, line_of, read_job, without_task, write_line
-from rq_core.model.table.fields import BY_LINE, Kind
+from rq_core.model.table.fields import BY_LINE, FieldKind
 
 PUT_BACK: Final = frozenset({"unique", "stands", "expires", "due", "priority", "seq"})
 """The fields that a line gets back from the log: indexes rest on them, and only scripts change them. Another field that
@@ -15,7 +15,8 @@ was changed by hand stands, and the log is told."""
 
 
 _ALL: Final = tuple(
-    (name, field.name, field.kind is Kind.NUMBER, field.default) for name, field in BY_LINE.items()
+    (name, field.name, field.kind is FieldKind.NUMBER, field.default)
+    for name, field in BY_LINE.items()
 )
 _LAST: Final = tuple(each for each in _ALL if each[0] in ("due", "since"))
 """What a record knows that began in the middle: only what its last events said."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
-from rq_core.model.idempotency import SAME, Result
+from rq_core.model.idempotency import SAME, ResultLine
 from rq_core.model.job_ends import End, Lives, claim_of
 from rq_core.model.lib.text import number_in
 from rq_core.model.settings import FLAGS, SETTINGS
@@ -22,7 +22,7 @@ class Since(NamedTuple):
 
 
 @dataclass
-class Log:
+class FoldedLog:
     """The outbox, decoded and folded; with an audit database, also what that has."""
 
     lives: Lives = field(default_factory=Lives)
@@ -81,7 +81,7 @@ class Log:
         """Whether a job can have had an id: the log has it, or does not have all that happened."""
         return self.since is None or self.may_be_restored or job_id in self.records
 
-    def is_made_up(self, result: Result) -> bool:
+    def is_made_up(self, result: ResultLine) -> bool:
         """Whether no job can have left a line in ``results``. An end with a result that is kept is an event; a line
         without one may be a restore's, or of a call that another job stands for."""
         if result.id in self.made_up:
@@ -97,9 +97,9 @@ class Log:
         return claim is None or claim > self.since.at
 
 
-def read_log(snapshot: Mapping[str, Any]) -> Log:
+def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
     """Decode and fold the outbox of a snapshot."""
-    log = Log(may_be_restored="audit" in snapshot["meta"])
+    log = FoldedLog(may_be_restored="audit" in snapshot["meta"])
     since: str | None = getattr(snapshot, "since", None)
     first = None if since is None else OutboxId.parse(since)
     before: Entry | None = None
@@ -140,20 +140,20 @@ def _follows(before: Entry, entry: Entry) -> bool:
     return entry.id.seq == (before.id.seq + 1 if same else 0)
 
 
-def _miss(log: Log) -> None:
+def _miss(log: FoldedLog) -> None:
     """Something is missing: forget what it may have changed."""
-    forget(log)
+    forget_queue(log)
     log.since = None
     log.lives.miss()
 
 
-def forget(log: Log) -> None:
+def forget_queue(log: FoldedLog) -> None:
     """Forget what the log says of the queue itself: what is missing may have changed any of it."""
     log.settings.clear()
     log.limits.clear()
 
 
-def note(log: Log, entry: Entry) -> None:
+def note(log: FoldedLog, entry: Entry) -> None:
     """Note what an entry says of the queue itself."""
     log.epoch = entry.id.epoch
     data = entry.data
@@ -175,10 +175,10 @@ def note(log: Log, entry: Entry) -> None:
             log.settings |= dict.fromkeys(FLAGS, "0")
             log.limits.clear()
         case Event.EPOCH_STARTED if data.get("reason") != "replid_changed":
-            forget(log)
+            forget_queue(log)
 
 
-def _fold(log: Log, entry: Entry) -> None:
+def _fold(log: FoldedLog, entry: Entry) -> None:
     for event in entry.jobs:
         log.lives.add(entry, event)
         record = log.records.get(event.job_id)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from rq_core.doctor.finding import Edit
 from rq_core.doctor.snapshot import View
-from rq_core.model.idempotency import SAME, Result, read_result, with_words, words_of
+from rq_core.model.idempotency import SAME, ResultLine, read_result, result_words, with_words
 from rq_core.model.job_ends import End, claim_of
 from rq_core.model.lib.text import bytes_of
 from rq_core.model.outcome import LOST, NOT_KEPT
@@ -88,7 +88,7 @@ def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
         return
     for edit in edits:
         if edit.key == "results" and edit.value:
-            has, logged = words_of(edit.was), words_of(edit.value)
+            has, logged = result_words(edit.was), result_words(edit.value)
             kept, ended = (line.partition(" ")[0] for line in (edit.was, edit.value))
             if kept != ended:
                 yield f"kept as {kept}, {ended} by the log"
@@ -106,7 +106,7 @@ def _said(name: str, words: Mapping[str, str]) -> str:
     return f"{name}={words[name]}" if name in words else f"no {name}"
 
 
-def _line_by(line: str, result: Result, end: End) -> str | None:
+def _line_by(line: str, result: ResultLine, end: End) -> str | None:
     """Return the line as the log has it; None if it is to go: it is another job's, and the log has too little of this
     one for a line, or Redis keeps nothing of it. A line that a call needs, to know that its id is remembered, stays."""
     if not _is_of(result, end):
@@ -143,7 +143,7 @@ def value_by(value: str | None, end: End | None) -> str | None:
     return end.value if end.value is not None and digest_of(end.value) == end.digest else None
 
 
-def _is_of(result: Result, end: End) -> bool:
+def _is_of(result: ResultLine, end: End) -> bool:
     """Whether a line can only be that of the job which ended so."""
     if end.event not in _OUTCOMES:
         return False
@@ -154,7 +154,7 @@ def _is_of(result: Result, end: End) -> bool:
     return result.outcome != SAME and (end.is_last or not is_later(result, end))
 
 
-def is_later(result: Result, end: End) -> bool:
+def is_later(result: ResultLine, end: End) -> bool:
     """Whether a line tells of a claim behind an end, or else of a later time."""
     claim = claim_of(result.fence)
     if claim is None:
@@ -162,7 +162,7 @@ def is_later(result: Result, end: End) -> bool:
     return claim > end.at
 
 
-def _words(result: Result, end: End, *, as_other: bool = False) -> dict[str, str | None]:
+def _words(result: ResultLine, end: End, *, as_other: bool = False) -> dict[str, str | None]:
     """The words of a line that the log knows. Only a script that ended the job said all of them; a line that a restore
     wrote has neither a claim of this job nor a time up to which its result is kept. ``as_other``: the line is another
     job's."""

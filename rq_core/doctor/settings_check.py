@@ -31,7 +31,7 @@ Row = tuple[str, str, str, str]
 """What differs from the log: key, member, the difference in words, and what sets it back."""
 
 
-def findings(view: View) -> Iterator[Finding]:
+def settings_findings(view: View) -> Iterator[Finding]:
     """Yield what differs from the log, and the rows of lists that cannot be read."""
     if view.facts.get("epoch"):
         for key, member, differs, how in (*_epoch(view), *_settings(view), *_limits(view)):

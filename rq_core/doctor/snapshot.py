@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from rq_core.doctor.log import Log
+from rq_core.doctor.log import FoldedLog
 from rq_core.model.events import JobRecord
 from rq_core.model.idempotency import read_result
 from rq_core.model.job_ends import End
@@ -34,7 +34,7 @@ class View:
     snapshot: Mapping[str, Any]
     keys: QueueKeys
     """The queue's names, for what an operator is to type."""
-    log: Log
+    log: FoldedLog
     """What the log says."""
     now_ms: int | None = None
     """When it was taken, or later, by Redis' clock (Unix ms); None: that is not known."""

@@ -125,7 +125,7 @@ def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
     """
     late = f"no answer from the audit log within {WITHIN_S:g} s"
     with (
-        contextlib.closing(plugins.open_reader()(audit_url)) as reader,
+        contextlib.closing(plugins.reader_opener()(audit_url)) as reader,
         contextlib.closing(Shared(reader.look, lambda: RqCoreError(late))) as shared,
     ):
         yield shared

@@ -54,7 +54,7 @@ def call_digest(task: str, arguments: str) -> str:
     return digest_of(f"{task}\0{arguments}")
 
 
-class Result(NamedTuple):
+class ResultLine(NamedTuple):
     """What ``results`` says of one id."""
 
     id: str
@@ -102,7 +102,7 @@ def load_of(line: str) -> int:
     return load + len(bytes_of(line)) + RESULT_COST
 
 
-def words_of(line: str) -> dict[str, str]:
+def result_words(line: str) -> dict[str, str]:
     """What stands behind the outcome in a field of ``results``, by name."""
     _, *words = line.partition("\n")[0].split(" ")
     return dict(word.partition("=")[::2] for word in words)
@@ -115,7 +115,7 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
     'succeeded at=5 fence=5-88 until=9'
     """
     head, newline, rest = line.partition("\n")
-    had = words_of(line)
+    had = result_words(line)
     words = {name: value for name, value in {**had, **changes}.items() if value is not None}
     if words == had and outcome == head.partition(" ")[0]:
         return line
@@ -127,10 +127,10 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
     )
 
 
-def read_result(job_id: str, line: str) -> Result:
+def read_result(job_id: str, line: str) -> ResultLine:
     """Read a field of ``results``. What is missing, or is no number, is None."""
-    outcome, fields = line.partition("\n")[0].partition(" ")[0], words_of(line)
-    return Result(
+    outcome, fields = line.partition("\n")[0].partition(" ")[0], result_words(line)
+    return ResultLine(
         job_id,
         outcome,
         number_in(fields.get("at")),

@@ -56,7 +56,7 @@ class OpenEndings(Protocol):
 
 
 class Drift(Protocol):
-    """Returns what Redis and SQL have of a queue, as a Look of rq_core.doctor.
+    """Returns what Redis and SQL have of a queue, as an Evidence of rq_core.doctor.
 
     ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
     """
@@ -94,7 +94,7 @@ def history_reader() -> HistoryReader:
     return cast(HistoryReader, _audit("history"))
 
 
-def open_endings() -> OpenEndings:
+def endings_opener() -> OpenEndings:
     """Return what opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed package does."""
     return cast(OpenEndings, _audit("endings"))
 
@@ -109,7 +109,7 @@ def mirror_command() -> MirrorCommand:
     return cast(MirrorCommand, _audit("mirror"))
 
 
-def open_reader() -> OpenReader:
+def reader_opener() -> OpenReader:
     """Return what opens an audit log to look at. Raises AuditNotConfigured if no installed package does."""
     return cast(OpenReader, _audit("reader"))
 
@@ -133,7 +133,7 @@ def _points(group: str) -> dict[str, EntryPoint]:
 # What an audit log tells those who watch queues, without their knowing how it is kept.
 #
 # The package that keeps the log implements :class:`AuditReader`; its entry point is found by
-# :func:`rq_core.model.plugins.open_reader`.
+# :func:`rq_core.model.plugins.reader_opener`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def check_audit_result(value: str) -> str:
     return value
 
 
-def pack(value_json: str, kept: str = DIGEST) -> str:
+def pack_result(value_json: str, kept: str = DIGEST) -> str:
     """Return a value behind its digest. ``kept`` is what the log keeps of it: digest or full."""
     return f"{_MARKS[kept]}{digest_of(value_json)}{value_json}"
 
@@ -42,7 +42,7 @@ def is_logged(packed: str) -> bool:
     return packed.startswith(_MARKS[FULL])
 
 
-def unpack(packed: str) -> tuple[str, str]:
+def unpack_result(packed: str) -> tuple[str, str]:
     """Return the note on a value, and the value. The note is the digest, behind ``+`` if the log is to have the value
     as well; it is empty if there is no value, or no digest of it."""
     if packed.startswith(("=", "+")):

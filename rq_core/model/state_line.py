@@ -28,7 +28,7 @@ from rq_core.model.events import JobRecord
 from rq_core.model.job import JobError
 from rq_core.model.lib.text import number_in, shorten
 from rq_core.model.limits import scopes
-from rq_core.model.table.fields import BY_LINE, STATE_FIELDS, Kind
+from rq_core.model.table.fields import BY_LINE, STATE_FIELDS, FieldKind
 from rq_core.model.table.machine import (
     CLAIMED_STATES,
     DEFAULT_PRIORITY,
@@ -156,7 +156,7 @@ class Job(NamedTuple):
     def value(self, name: str) -> Any:
         """Return a field as a folded record has it."""
         field = BY_LINE[name]
-        found = self.number(name) if field.kind is Kind.NUMBER else self.fields.get(name)
+        found = self.number(name) if field.kind is FieldKind.NUMBER else self.fields.get(name)
         return field.default if found is None else found
 
 
@@ -172,7 +172,7 @@ def read_job(job_id: str, line: str) -> Job:
     for name, value in job.fields.items():
         if name not in BY_LINE:
             raise ValueError(f"it has a field {name}")
-        if BY_LINE[name].kind is Kind.NUMBER and not (value.isascii() and value.isdigit()):
+        if BY_LINE[name].kind is FieldKind.NUMBER and not (value.isascii() and value.isdigit()):
             raise ValueError(f"{name} is not a number")
     if job.fields.get("priority", DEFAULT_PRIORITY) not in PRIORITIES:
         raise ValueError("its priority is unknown")

@@ -26,6 +26,7 @@ from rq_core.scripts.binding import (
     bind_args,
     bind_keys,
     bind_on_demand,
+    bind_tail,
     bind_texts,
     decide_parts,
     each_record,
@@ -35,7 +36,6 @@ from rq_core.scripts.binding import (
     names_in_redis,
     names_of,
     refuse_keys,
-    tail,
 )
 from rq_core.scripts.constants import constants
 from rq_core.scripts.header import Header, HeaderError, Variant
@@ -46,8 +46,8 @@ from rq_core.scripts.rooms import (
     build,
     endings_of,
     facts_of_parts,
-    resolve,
-    steps_of,
+    includes_of,
+    part_steps,
 )
 from rq_core.scripts.source import Source, read, words
 
@@ -77,7 +77,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     script = read(lua / f"{name}.lua")
     if script.header.name != name:
         raise HeaderError(f"{name}.lua calls itself {script.header.name}")
-    includes = resolve(lua, script, variant)
+    includes = includes_of(lua, script, variant)
     header = script.header
     declared, on_demand = _keys_of(header, includes)
     known = constants(**_facts_of(header, includes), parts=facts_of_parts(lua, variant))
@@ -123,7 +123,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         _begin(built.rooms),
         key_check(header),
         each_record(header, shared),
-        tail(header, shared),
+        bind_tail(header, shared),
         "local function run(KEYS, ARGV)",
         f"bind({bound})",
         "begin()",
@@ -149,7 +149,7 @@ def _endings(
 ) -> Iterator[str]:
     """What files call where jobs end, as far as they do."""
     users = (script, *includes.values())
-    parts = [includes[name].header for name in endings_of(steps_of(includes, users))]
+    parts = [includes[name].header for name in endings_of(part_steps(includes, users))]
     if "may_end_more" in words:
         yield may_end_more(dict.fromkeys(fact for each in parts for fact in each.words("Fact")))
     if "decide_parts" in words:

@@ -208,7 +208,7 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
     )
 
 
-def tail(header: Header, shared: Iterable[str]) -> str:
+def bind_tail(header: Header, shared: Iterable[str]) -> str:
     """``tails()``, what stands behind the records of this call: texts, and notes on them, by their records' places."""
     if "Tail" not in header.sections:
         return ""

@@ -51,7 +51,9 @@ CONSTANTS: Final = {
     ),
     "NUMBERS": (
         _by_name(
-            (str(field.line), "true") for field in fields.TRAITS if field.kind is fields.Kind.NUMBER
+            (str(field.line), "true")
+            for field in fields.TRAITS
+            if field.kind is fields.FieldKind.NUMBER
         ),
         "the traits that are numbers",
     ),

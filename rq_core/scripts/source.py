@@ -113,7 +113,7 @@ def include_paths(lua: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted(lua.glob("*/**/*.lua")) if path.parent.name != PLAIN}
 
 
-def forget() -> None:
+def forget_files() -> None:
     """Read the files again from now on."""
     read.cache_clear()
     include_paths.cache_clear()

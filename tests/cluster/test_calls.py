@@ -51,7 +51,7 @@ def test_one_look_shows_queues_of_all_shards(cluster: RedisCluster) -> None:
         for queue in queues:
             client.run(client.calls.enqueue.many(jobs(queue)))
         says = Presence("h", 1, "0.1.0", "c0de", tuple(queues), 10, 0, 0)
-        client.run(worker_registry.tell("rqc", "w-1", says, queues, ["send"]))
+        client.run(worker_registry.announce("rqc", "w-1", says, queues, ["send"]))
         client.run(worker_registry.sweep("rqc", queues))
 
         found = client.run(client.calls.reads.overview())
@@ -204,7 +204,7 @@ def test_full_coverage_is_warned_of(cluster: RedisCluster, whole: str) -> None:
     """By the worker's start and the doctor, which look at the server in this way."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
-        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
 
     assert ("coverage" in {remark.about for remark in remarks}) == (whole == "yes")
 
@@ -216,7 +216,7 @@ def test_full_coverage_of_a_single_node_is_warned_of(cluster: RedisCluster, plac
     node = cluster.primaries()[place]
     cluster.ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
     with Client(cluster.url) as client:
-        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
 
     assert "coverage" in {remark.about for remark in remarks}
 

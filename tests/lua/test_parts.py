@@ -137,7 +137,7 @@ def test_the_part_goes_with_its_queue(seed: Seed) -> None:
 
 def test_the_key_of_a_part_is_named_in_one_file() -> None:
     """Every script that ends jobs has it all the same."""
-    texts = [path.read_text() for path in script.directory().glob("**/*.lua")]
+    texts = [path.read_text() for path in script.lua_directory().glob("**/*.lua")]
     assert not any("progress" in text for text in texts)
     row, own = script.include("parts"), part("progress")
     assert "With: progress" in own

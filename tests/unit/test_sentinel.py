@@ -9,7 +9,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from rq_core.connections.sentinel import PrimaryConnection, Sentinels, parse
+from rq_core.connections.sentinel import PrimaryConnection, Sentinels, parse_sentinel_url
 from rq_core.connections.transport import AsyncPoolWire, PoolWire
 from rq_core.errors import InvalidOption
 from rq_core.protocol.engine.retried_commands import Asking
@@ -17,7 +17,7 @@ from tests.kit.forked import forked
 
 
 def sentinels_of(url: str) -> tuple[str, Sentinels]:
-    plain, options = parse(url, for_asyncio=False, answer_within=10.0)
+    plain, options = parse_sentinel_url(url, for_asyncio=False, answer_within=10.0)
     sentinels: Sentinels = options["sentinels"]
     return plain, sentinels
 
@@ -124,7 +124,9 @@ def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("tls", [False, True])
 def test_an_established_connection_asks_no_sentinel(tls: bool) -> None:
     scheme = "rediss" if tls else "redis"
-    _, options = parse(f"{scheme}+sentinel://a/main", for_asyncio=False, answer_within=1.0)
+    _, options = parse_sentinel_url(
+        f"{scheme}+sentinel://a/main", for_asyncio=False, answer_within=1.0
+    )
 
     assert issubclass(options["connection_class"], PrimaryConnection)
     assert issubclass(options["connection_class"], redis.SSLConnection) is tls

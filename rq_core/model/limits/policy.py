@@ -14,7 +14,7 @@ from rq_core.model.limits.scopes import FAIR
 from rq_core.model.unique_names import digest_of, unique_name
 
 
-class Source(NamedTuple):
+class ScopeSource(NamedTuple):
     """Where one scope of a task's jobs comes from."""
 
     family: str
@@ -114,7 +114,7 @@ def keyless_in(text: str) -> list[str]:
 
 
 def write_policy(
-    sources: Iterable[Source],
+    sources: Iterable[ScopeSource],
     naming: Naming | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
@@ -171,7 +171,7 @@ def read_naming(text: str) -> Naming | None:
     )
 
 
-def read_policy(text: str) -> list[Source]:
+def read_policy(text: str) -> list[ScopeSource]:
     """The sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is invalid."""
     return [_read_source(each) for each in _scopes(text)]
 
@@ -184,8 +184,8 @@ def _scopes(text: str) -> list[dict[str, Any]]:
     return scopes
 
 
-def _read_source(facts: Mapping[str, Any]) -> Source:
-    return Source(
+def _read_source(facts: Mapping[str, Any]) -> ScopeSource:
+    return ScopeSource(
         family=facts["family"],
         scope=facts.get("scope", ""),
         argument=facts.get("argument", ""),

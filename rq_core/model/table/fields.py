@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.table.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     """What a field may hold, if it is not null. In SQL a number is a BIGINT, and anything else a text."""
 
     WORD = "a short text"
@@ -31,7 +31,7 @@ class Field(NamedTuple):
     """One field of a job."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     line: str | None = None
     """Its name in a state line; None: Redis does not keep it."""
     default: Any = None
@@ -46,7 +46,7 @@ class Field(NamedTuple):
     """What a trait says, for the reference of events and tables."""
 
 
-_K = Kind
+_K = FieldKind
 
 FIELDS: Final = (
     Field("task", _K.WORD, "task"),

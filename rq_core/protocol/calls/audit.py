@@ -20,7 +20,7 @@ from rq_core.model.table.machine import (
 )
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_nothing, parse_pairs
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 BASELINE_CHUNK: Final = 1_000
 """About how many jobs' baselines are written in one call, and the most that stand in one event."""
@@ -186,7 +186,7 @@ class Audit:
         outbox = queue_keys(queue, self._delivery.prefix)("outbox")
         bounds = (STRIKE_ENTRIES_MAX, STRIKE_BYTES_MAX)
         yield from self._delivery.ask(
-            [["EVAL", plain("strike", NUMBER_MAX=NUMBER_MAX), 1, outbox, *bounds]], queue
+            [["EVAL", plain_text("strike", NUMBER_MAX=NUMBER_MAX), 1, outbox, *bounds]], queue
         )
 
 

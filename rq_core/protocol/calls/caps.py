@@ -32,7 +32,7 @@ VERSION_MAX: Final = 1_000_000_000
 _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
 
 
-class Kept(NamedTuple):
+class KeptLimit(NamedTuple):
     """A limit that code declares and the queue does not take, since a person, or other code, set another; or a task's
     cap that code declared once and no longer does."""
 
@@ -132,20 +132,20 @@ class Caps:
         queue: str,
         limits: Mapping[str, Limit],
         policies: Mapping[str, str],
-    ) -> Plan[list[Kept]]:
+    ) -> Plan[list[KeptLimit]]:
         """Make a queue know what code declares: the limits, then the policies of its tasks.
 
         Two calls, or none if there is nothing new to say. Returns the limits that the queue keeps otherwise, among them
         caps of tasks that have none any more: other code may still declare them, so they stay until an operator lifts
         them.
         """
-        kept: list[Kept] = []
+        kept: list[KeptLimit] = []
         records = [(name, str(limit), -1) for name, limit in limits.items()]
         for at in range(0, len(records), BATCH_MAX):
             chunk = records[at : at + BATCH_MAX]
             changes = yield from self.set(queue, chunk, source="code", why=DECLARED_WHY)
             kept += [
-                Kept(queue, name, limits[name], change.limit, self._delivery.prefix)
+                KeptLimit(queue, name, limits[name], change.limit, self._delivery.prefix)
                 for name, change in changes.items()
                 if change.outcome == "kept" and change.limit != limits[name]
             ]
@@ -159,7 +159,9 @@ class Caps:
             for name, entry in entries_of(queue, zip(scopes, capped, strict=True)).items():
                 # What a person set on a task without a cap is meant so.
                 if name not in limits and entry.source == "code" and entry.limit.most is not None:
-                    kept.append(Kept(queue, name, Limit(None), entry.limit, self._delivery.prefix))
+                    kept.append(
+                        KeptLimit(queue, name, Limit(None), entry.limit, self._delivery.prefix)
+                    )
             news = {
                 name: policies[name]
                 for name, known in zip(names, stored, strict=True)

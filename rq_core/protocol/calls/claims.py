@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rq_core.model.job import Claim, spec_and_wait
-from rq_core.model.result_encoding import unpack
+from rq_core.model.result_encoding import unpack_result
 from rq_core.protocol.engine.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
@@ -102,7 +102,7 @@ def complete(
 
 
 def _tail(values: Mapping[int, str]) -> Mapping[int, tuple[str, str]]:
-    return {place: unpack(value) for place, value in values.items()} if values else NO_TAIL
+    return {place: unpack_result(value) for place, value in values.items()} if values else NO_TAIL
 
 
 def fail(

@@ -83,7 +83,7 @@ class Enqueue:
 
     def chunk(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
         """One chunk of jobs of one queue, with one ``spec_max``."""
-        kinds, records = pack(jobs)
+        kinds, records = pack_jobs(jobs)
         return Call(
             "enqueue",
             queue,
@@ -193,7 +193,7 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
         yield queue, chunk.jobs
 
 
-def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
+def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
     A kind is [priority, delay in ms, head, detail, full], the instant at which such a job is due, if that is given, and

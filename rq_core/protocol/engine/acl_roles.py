@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from rq_core.errors import InvalidOption
 from rq_core.model.keys import CHANNEL, DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
 from rq_core.protocol.engine.plan import Plan, Send
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 from rq_core.scripts.script import names, script
 
 _CALLED: Final = re.compile(r"\('([A-Z]+)'")
@@ -112,16 +112,16 @@ loads functions: a user that may load a function may replace one that others cal
 
 
 @cache
-def commands_of(name: str) -> frozenset[str]:
+def commands_of_script(name: str) -> frozenset[str]:
     """The commands that a script may send, in small letters."""
     return frozenset(word.lower() for word in _CALLED.findall(script(name).text))
 
 
-def commands(role: str) -> list[str]:
+def commands_of_role(role: str) -> list[str]:
     """All commands of a role, sorted."""
     known = ROLES[role]
     calling = CALLING if known.scripts else ()
-    of_scripts = (c for name in known.scripts for c in commands_of(name))
+    of_scripts = (c for name in known.scripts for c in commands_of_script(name))
     return sorted({*LOOKING, *calling, *known.sends, *of_scripts})
 
 
@@ -138,7 +138,7 @@ def keys(role: str) -> tuple[list[str], list[str]]:
 
 def uses_channel(role: str) -> bool:
     """Whether a role tells of ends of jobs, or is told of them."""
-    return not OF_CHANNEL.isdisjoint(commands(role))
+    return not OF_CHANNEL.isdisjoint(commands_of_role(role))
 
 
 def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[str]:
@@ -159,7 +159,7 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
         *every,
         *only_reads,
         *([f"&{tag}{CHANNEL}"] if uses_channel(role) else []),
-        *(f"+{command}" for command in commands(role)),
+        *(f"+{command}" for command in commands_of_role(role)),
         *_of_the_list(role, prefix),
     ]
 
@@ -177,13 +177,13 @@ def _of_the_list(role: str, prefix: str) -> list[str]:
 def beyond(role: str) -> list[str]:
     """The scripts that are not the role's, but need nothing that it may not: Redis cannot keep it from them."""
     writes, _ = keys(role)
-    may = set(commands(role))
+    may = set(commands_of_role(role))
     return [
         name
         for name in names()
         if name not in ROLES[role].scripts
         and set(script(name).all_keys) <= set(writes)
-        and commands_of(name) <= may
+        and commands_of_script(name) <= may
     ]
 
 
@@ -207,7 +207,7 @@ def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told
     ]
     # A user that lacks the channel does all its work: those who wait for its jobs find their ends a little later.
-    for command in sorted(commands_of(name) - OF_CHANNEL):
+    for command in sorted(commands_of_script(name) - OF_CHANNEL):
         key = () if command.upper() in _KEYLESS else (told[0],)
         # All arguments of these are keys.
         others = () if command in _OF_KEYS else ("1", "1", "1")
@@ -217,7 +217,7 @@ def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
 
 def _denied(checks: Iterable[tuple[str, Sequence[str]]]) -> Plan[list[str]]:
     asked = list(checks)
-    (sha,) = yield Send([["SCRIPT", "LOAD", plain("probe")]])
+    (sha,) = yield Send([["SCRIPT", "LOAD", plain_text("probe")]])
     if isinstance(sha, Exception):
         return []
     (denied,) = yield Send([["EVALSHA", sha, 0, json.dumps([list(c) for _, c in asked])]])
@@ -233,7 +233,7 @@ def is_denial(text: str) -> bool:
     )
 
 
-def words_of(lacks: Sequence[str], text: str) -> str:
+def lacking_words(lacks: Sequence[str], text: str) -> str:
     """What to tell who lacks rights."""
     what = f"the right {' '.join(lacks)}" if lacks else "a right"
     return f"its user lacks {what}; `rq-core acl` prints what each role needs ({text})"

@@ -16,7 +16,7 @@ SHOWN_MAX: Final = 40
 """Characters of a value that are shown."""
 
 
-def check(queue: str, facts: Mapping[str, str]) -> None:
+def check_queue(queue: str, facts: Mapping[str, str]) -> None:
     """Raise LayoutMismatch if this release cannot read the queue's keys, QueueDamaged if no client can meet it."""
     check_layout(queue, facts)
     epoch_of(queue, facts.get("epoch", "0"))

@@ -80,7 +80,7 @@ def error_for(asking: Asking, call: Call[Any], reply: Exception) -> Plan[errors.
         return wrong_type(call.queue, text)
     if acl_roles.is_denial(text):
         lacks = yield from acl_roles.lacking(asking.prefix, call.script, call.queue)
-        return errors.ServerUnsuitable(url=asking.url, why=acl_roles.words_of(lacks, text))
+        return errors.ServerUnsuitable(url=asking.url, why=acl_roles.lacking_words(lacks, text))
     if text.startswith(
         ("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster", "ERR it speaks ")
     ):

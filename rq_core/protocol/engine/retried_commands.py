@@ -12,7 +12,7 @@ from rq_core.model.keys import DEFAULT_PREFIX, check_name, queues_key
 from rq_core.model.lib.url import cluster_url
 from rq_core.protocol.engine import acl_roles
 from rq_core.protocol.engine.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 READ_S_MIN: Final = 1.0
 """Seconds that an answer to a plain read is waited for at least, however little patience there is."""
@@ -97,7 +97,7 @@ class Asking:
                 why = str(failed[0])
                 if acl_roles.is_denial(why):
                     lacks = (yield from acl_roles.lacking_keys(commands)) if "key" in why else []
-                    why = acl_roles.words_of(lacks, why)
+                    why = acl_roles.lacking_words(lacks, why)
                     raise errors.ServerUnsuitable(url=self.url, why=why) from failed[0]
                 at = next(n for n, reply in enumerate(replies) if reply is failed[0])
                 raise self.unsuitable(failed[0], commands[at]) from failed[0]
@@ -174,4 +174,4 @@ def in_one_step(commands: Sequence[Sequence[Any]]) -> list[Any]:
     their answers. An error stands in the place of its answer."""
     keys = [command[1] for command in commands]
     words = [word for name, _, *rest in commands for word in (name, len(rest), *rest)]
-    return ["EVAL", plain("in_one_step"), len(keys), *keys, *words]
+    return ["EVAL", plain_text("in_one_step"), len(keys), *keys, *words]

@@ -130,7 +130,7 @@ def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] 
         waited += 0.1
 
 
-def check(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
+def remarks_on(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
     """The same, and CONFIG: what is to be warned of. Raises ServerUnsuitable, ServerUnavailable."""
     info = yield from inspect(asking, queue)
     (reply,) = yield Send([["CONFIG", "GET", *_CONFIG]])

@@ -22,7 +22,7 @@ from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import PRIORITIES
 from rq_core.protocol.engine.plan import pairs_of
-from rq_core.protocol.engine.queue_check import check, number_of
+from rq_core.protocol.engine.queue_check import check_queue, number_of
 from rq_core.protocol.reads.queue_load import Death, QueueOverview, ScopeLoad, Unserved
 from rq_core.protocol.reads.scope_reads import (
     count_of_holders,
@@ -38,7 +38,7 @@ from rq_core.protocol.reads.worker_registry import (
     rows_command,
     rows_of,
 )
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 COMMANDS_MAX: Final = 70
 """Commands that one look may send for one queue."""
@@ -105,7 +105,7 @@ class _Lane(NamedTuple):
     """Of a blocked one."""
 
 
-def look(keys: QueueKeys) -> Steps[QueueOverview]:
+def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
     """Look at one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
     lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
     ranks = [(n * RANK, f"({(n + 1) * RANK}") for n in range(len(PRIORITIES))]
@@ -128,7 +128,7 @@ def look(keys: QueueKeys) -> Steps[QueueOverview]:
         outbox=["XLEN", keys("outbox")],
     )
     now_ms, facts = time_ms(first.now), pairs_of(first.sizes[-1])
-    check(keys.queue, facts)
+    check_queue(keys.queue, facts)
     number = partial(number_of, facts)
     counted = counts_of(first.sizes, facts, number)
     limits, limits_exact = _limits_of(*first.caps)
@@ -142,7 +142,7 @@ def look(keys: QueueKeys) -> Steps[QueueOverview]:
     events_wait = counted["audit"] and counted["backlog"] > 0
     then = yield from ask(
         leases_over=["ZCOUNT", keys("leases"), "-inf", f"({now_ms}"],
-        event=[["EVAL_RO", plain("event_age"), 1, keys("outbox")]] if events_wait else [],
+        event=[["EVAL_RO", plain_text("event_age"), 1, keys("outbox")]] if events_wait else [],
         remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
         holders=[count_of_holders(keys, name) for name in names[:SCOPES_MAX]],
         lanes=[["ZLEXCOUNT", keys("blocked"), *members(name)] for name in names[:SCOPES_MAX]],

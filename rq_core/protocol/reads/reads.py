@@ -19,14 +19,14 @@ from rq_core.model.limits.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import JobState, line_of_job, read_state_line
 from rq_core.model.table.machine import State
-from rq_core.protocol.engine.acl_roles import is_denial, words_of
+from rq_core.protocol.engine.acl_roles import is_denial, lacking_words
 from rq_core.protocol.engine.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.engine.queue_check import epoch_of
 from rq_core.protocol.reads.job_reads import JobReads
 from rq_core.protocol.reads.overview import (
     QUEUES_MAX,
     counts_of,
-    look,
+    overview_of,
     sizes,
 )
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview
@@ -60,7 +60,7 @@ class QueueCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class QueueList:
     """What the list of queues has, sorted."""
 
     queues: list[str]
@@ -68,7 +68,7 @@ class Listed:
     """Entries that can name no queue."""
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Listed:
+    def of(cls, names: Iterable[str]) -> QueueList:
         """Sort what Redis has given."""
         found = sorted(names)
         return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
@@ -101,10 +101,10 @@ class Reads(JobReads, ScopeReads, WholeReads):
         """The queues of this prefix, by name."""
         return (yield from self.listed()).queues
 
-    def listed(self) -> Plan[Listed]:
+    def listed(self) -> Plan[QueueList]:
         """What the list of queues has: all that may make a queue may add to it, by hand, too."""
         (names,) = yield from self._delivery.ask([["SMEMBERS", self._list]])
-        return Listed.of(names)
+        return QueueList.of(names)
 
     def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
         """Those of some queues that the user may read. Raises ServerUnsuitable if there is none."""
@@ -193,12 +193,12 @@ class Reads(JobReads, ScopeReads, WholeReads):
             raise errors.ServerUnavailable(url=asking.url, why=str(names)) from names
         if isinstance(names, Exception):
             raise asking.unsuitable(names, read) from names
-        listed = Listed.of(names)
+        listed = QueueList.of(names)
         first = listed.queues[:QUEUES_MAX]
         queues, unreadable = yield from self.looks(first)
         denied = [name for name, why in unreadable.items() if is_denial(why)]
         if denied and not queues:
-            why = words_of((), unreadable[denied[0]])
+            why = lacking_words((), unreadable[denied[0]])
             raise errors.ServerUnsuitable(url=asking.url, why=why)
         # A user of one queue is not told each time that it may not read those of others.
         unreadable = {name: why for name, why in unreadable.items() if name not in denied}
@@ -210,7 +210,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
 
     def looks(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
         """How these queues stand, and why some could not be read, by name. Three round trips."""
-        return self.side_by_side({queue: look(self._keys(queue)) for queue in queues})
+        return self.side_by_side({queue: overview_of(self._keys(queue)) for queue in queues})
 
     # One job.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.idempotency import words_of
+from rq_core.model.idempotency import result_words
 from rq_core.model.job import error_of
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.outcome import (
@@ -26,7 +26,7 @@ from rq_core.model.outcome import (
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Plan, parse_nothing
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 PAGE: Final = 250
 """Most jobs in one look, so that none keeps Redis from other clients for long."""
@@ -44,7 +44,7 @@ _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 def look_program() -> str:
     """Return the program of a look."""
-    return plain(
+    return plain_text(
         "endings", ALIVE=ALIVE, LATER=LATER, BYTES_MAX=BYTES_MAX, IN_LOG=_IN_LOG, LOST=LOST
     )
 
@@ -81,7 +81,7 @@ class Endings:
         while left:
             page, left = left[:PAGE], left[PAGE:]
             (reply,) = yield from self._delivery.ask([command(keys, page)], queue)
-            look = parse(queue, page, reply)
+            look = read_ends(queue, page, reply)
             found |= look.found
             left += look.later
         return found
@@ -101,7 +101,7 @@ def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
     return ["EVAL_RO", look_program(), len(_KEYS), *map(keys, _KEYS), *ids]
 
 
-class Look(NamedTuple):
+class FoundEnds(NamedTuple):
     """What one look has found."""
 
     found: dict[str, Found]
@@ -111,7 +111,7 @@ class Look(NamedTuple):
     """For how many ms from then on ends of the queue's jobs are told."""
 
 
-def parse(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> Look:
+def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds:
     """Read the answer to one look. Raises QueueDamaged."""
     told, last, told_ms = reply
     found: dict[str, Found] = {}
@@ -129,13 +129,13 @@ def parse(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> Look:
                 found[job_id] = Absent(_entry(last), outcome)
             else:
                 found[job_id] = outcome
-    return Look(found, later, told_ms)
+    return FoundEnds(found, later, told_ms)
 
 
 def _kept(job_id: str, said: str) -> Outcome[Any] | None:
     """The outcome that a line of ``results`` tells, with the value behind it; None if it tells none that is known."""
     line, _, value = said.partition("\n")
-    fields = words_of(line)
+    fields = result_words(line)
     match line.partition(" ")[0]:
         case "succeeded" if "bytes" in fields:
             return Succeeded(job_id, kept=Kept(value, fields.get("task")), missing=None)

@@ -17,7 +17,7 @@ from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import DEFAULT_PRIORITY, PRIORITIES, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
-from rq_core.protocol.reads.steps import Command, Reading, Steps, ask, jobs_of, time_ms
+from rq_core.protocol.reads.steps import Command, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
 """Lanes whose jobs are counted for one answer, shared by its scopes."""
@@ -59,7 +59,7 @@ class ScopeStatus(NamedTuple):
     """Redis' time when it was asked (Unix ms): ``resumes_ms`` is by that clock."""
 
 
-class Holder(NamedTuple):
+class ScopeHolder(NamedTuple):
     """A claimed job that counts in a scope. Of one that cannot be read only the id is known."""
 
     id: str
@@ -80,7 +80,7 @@ class Standing(NamedTuple):
     limit: Limit
     """Of that scope."""
     holders: int
-    shown: tuple[Holder, ...]
+    shown: tuple[ScopeHolder, ...]
     """Some of those who hold it."""
     resumes_ms: int | None
     """When a rate that is spent goes on (Unix ms)."""
@@ -96,7 +96,7 @@ class Standing(NamedTuple):
     """Redis' time when it was asked about the scope (Unix ms)."""
 
 
-class ScopeReads(Reading):
+class ScopeReads(QueueReader):
     """The reads about scopes."""
 
     def caps(self, queue: str, limit: int) -> Plan[list[ScopeStatus]]:
@@ -359,11 +359,11 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
     limit, now_ms = entry.limit if entry else NO_LIMIT, time_ms(found.now)
     ids = [job_of(member) for member in found.some]
     jobs, _ = yield from jobs_of(keys, ids)
-    known = {job.id: Holder(job.id, job.fields.get("by"), job.since_ms) for job in jobs}
+    known = {job.id: ScopeHolder(job.id, job.fields.get("by"), job.since_ms) for job in jobs}
     return standing._replace(
         limit=limit,
         holders=int(found.held),
-        shown=tuple(known.get(job_id, Holder(job_id, None, None)) for job_id in ids),
+        shown=tuple(known.get(job_id, ScopeHolder(job_id, None, None)) for job_id in ids),
         resumes_ms=_resume_of(found.resumes, limit, now_ms),
         now_ms=now_ms,
     )

@@ -1,7 +1,7 @@
 """Reads in steps, so that one queue is read as exactly as it can be, or many at once, in as many round trips as one.
 
 A read of a queue is a generator: it yields the commands of one round trip, is sent their replies, and returns what it
-found. :meth:`Reading.exactly` carries out one; :meth:`Reading.side_by_side` many.
+found. :meth:`QueueReader.exactly` carries out one; :meth:`QueueReader.side_by_side` many.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rq_core.model.lib.text import printable, shorten
 from rq_core.model.state_line import LINE_MAX, TOO_LONG, JobState, line_of_job, read_state_lines
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Plan
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def time_ms(reply: Sequence[str]) -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def run(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
+def run_steps(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
     """Carry out one read. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
     replies: list[Any] | None = None
     while True:
@@ -64,7 +64,7 @@ def run(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
             replies += yield from delivery.ask(some, queue)
 
 
-class Reading:
+class QueueReader:
     """The reads of one client."""
 
     def __init__(self, delivery: Delivery) -> None:
@@ -75,7 +75,7 @@ class Reading:
 
     def exactly(self, queue: str, steps: Steps[T]) -> Plan[T]:
         """Carry out one read. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
-        return run(self._delivery, queue, steps)
+        return run_steps(self._delivery, queue, steps)
 
     def side_by_side(self, reads: Mapping[str, Steps[T]]) -> Plan[tuple[list[T], dict[str, str]]]:
         """Carry out reads of several queues at once. Returns what they found, and why other queues cannot be read, by
@@ -142,7 +142,7 @@ _ERRORS_PAGE: Final = 20
 def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
     """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
     lines: list[str | None] = []
-    program = plain("lines", LINE_MAX=LINE_MAX, TOO_LONG=TOO_LONG, VALUE_MAX=LONG)
+    program = plain_text("lines", LINE_MAX=LINE_MAX, TOO_LONG=TOO_LONG, VALUE_MAX=LONG)
     for at in range(0, len(ids), PAGE):
         page = ids[at : at + PAGE]
         (found,) = yield [["EVAL_RO", program, 2, keys("state"), keys("jobs"), *page]]
@@ -159,10 +159,10 @@ def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], 
 def errors_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[JobError | None]]:
     """Read what each of these jobs died of; None for no error."""
     pages = [ids[at : at + _ERRORS_PAGE] for at in range(0, len(ids), _ERRORS_PAGE)]
-    found = yield [["EVAL_RO", plain("errors"), 1, keys("jobs"), *page] for page in pages]
+    found = yield [["EVAL_RO", plain_text("errors"), 1, keys("jobs"), *page] for page in pages]
     return [None if head is None else error_of(head) for heads in found for head in heads]
 
 
 def read_lines(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:
     """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
-    return run(delivery, keys.queue, lines_of(keys, ids))
+    return run_steps(delivery, keys.queue, lines_of(keys, ids))

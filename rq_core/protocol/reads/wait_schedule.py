@@ -36,7 +36,7 @@ Told = Found | Nothing | RqCoreError
 """What a wait ends with. An error: the job could not be looked at, the last time."""
 
 
-class Wait:
+class JobWait:
     """One wait for one job. ``tell`` is called once, with what it ends with."""
 
     __slots__ = ("deadline", "hearing", "id", "looks", "over", "place", "queue", "tell", "trouble")
@@ -70,13 +70,13 @@ class Waits:
     """The waits of one process."""
 
     def __init__(self) -> None:
-        self._line: list[tuple[float, int, Wait]] = []
+        self._line: list[tuple[float, int, JobWait]] = []
         """(When to look, the place's number, the wait), as a heap. An entry whose wait has another place by now counts
         no more."""
         self._number = itertools.count(1)
-        self._by_job: defaultdict[str, dict[str, list[Wait]]] = defaultdict(dict)
+        self._by_job: defaultdict[str, dict[str, list[JobWait]]] = defaultdict(dict)
 
-    def add(self, wait: Wait, now: float) -> None:
+    def add(self, wait: JobWait, now: float) -> None:
         """Begin to wait: the first look is due now."""
         self._by_job[wait.queue].setdefault(wait.id, []).append(wait)
         self._put(wait, now)
@@ -87,9 +87,9 @@ class Waits:
             self._drop()
         return self._line[0][0] if self._line else None
 
-    def due(self, now: float) -> dict[str, list[Wait]]:
+    def due(self, now: float) -> dict[str, list[JobWait]]:
         """The waits whose jobs are to be looked at now, by queue. Each has to be given to ``looked``."""
-        found: dict[str, list[Wait]] = {}
+        found: dict[str, list[JobWait]] = {}
         if (first := self.next_at()) is None or first > now:
             return found
         count = 0
@@ -118,7 +118,7 @@ class Waits:
 
     def looked(
         self,
-        wait: Wait,
+        wait: JobWait,
         found: Found | None,
         now: float,
         began: float,
@@ -143,7 +143,7 @@ class Waits:
         self.forget(wait)
         wait.end(found or wait.trouble or Nothing.ALIVE)
 
-    def all(self) -> list[Wait]:
+    def all(self) -> list[JobWait]:
         """All waits that are not over."""
         return [
             w for jobs in self._by_job.values() for ws in jobs.values() for w in ws if not w.over
@@ -153,21 +153,21 @@ class Waits:
         """The queues of jobs that are waited for."""
         return {queue for queue, jobs in self._by_job.items() if jobs}
 
-    def _put(self, wait: Wait, at: float) -> None:
+    def _put(self, wait: JobWait, at: float) -> None:
         wait.place = next(self._number)
         heapq.heappush(self._line, (at, wait.place, wait))
 
     @staticmethod
-    def _counts(entry: tuple[float, int, Wait]) -> bool:
+    def _counts(entry: tuple[float, int, JobWait]) -> bool:
         return entry[1] == entry[2].place and not entry[2].over
 
-    def _drop(self) -> Wait:
+    def _drop(self) -> JobWait:
         _, place, wait = heapq.heappop(self._line)
         if wait.over and place == wait.place:
             self.forget(wait)
         return wait
 
-    def forget(self, wait: Wait) -> None:
+    def forget(self, wait: JobWait) -> None:
         """Wait no more."""
         jobs = self._by_job.get(wait.queue, {})
         waits = jobs.get(wait.id)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.engine.plan import Plan, Send, pairs_of
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 SILENT_MS: Final = 30_000
 """A worker that Redis has not heard of for so long is taken for gone: three times TELL_EVERY_S."""
@@ -80,14 +80,14 @@ class KnownTasks(NamedTuple):
         return task in self.tasks
 
 
-def tell(
+def announce(
     prefix: str, worker: str, says: Presence, queues: Iterable[str], tasks: Iterable[str]
 ) -> Plan[None]:
     """Say in these queues that the worker is there, and which ``tasks`` its code has. What goes wrong with that is
     left for the next time."""
     row = json.dumps(asdict(says), separators=(",", ":"))
     code = _CODE + says.code, json.dumps(sorted(tasks), separators=(",", ":"))
-    program = plain("tell")
+    program = plain_text("tell")
     yield Send([["EVAL", program, 1, _key(prefix, queue), worker, row, *code] for queue in queues])
 
 

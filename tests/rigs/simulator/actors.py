@@ -22,7 +22,7 @@ from rq_core.connections.connection import Line as Connection
 from rq_core.connections.transport import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec, ties_of
 from rq_core.model.limits.scopes import lane_name
-from rq_core.model.result_encoding import DIGEST, FULL, pack
+from rq_core.model.result_encoding import DIGEST, FULL, pack_result
 from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import Priority
 from rq_core.protocol.calls.admin import Change
@@ -383,7 +383,7 @@ class Worker(Actor):
         if not keeps:
             return ""
         size = self.random.choice((0, 0, 200, 900))
-        value = pack(json.dumps(f"{claim.id} {claim.fence} {self.name} {'x' * size}"), keeps)
+        value = pack_result(json.dumps(f"{claim.id} {claim.fence} {self.name} {'x' * size}"), keeps)
         if self.random.random() < 0.2:
             value = "!too_large"
         self.simulation.returned[claim.id, claim.fence, self.name] = value

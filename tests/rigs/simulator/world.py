@@ -17,7 +17,7 @@ import redis
 from rq_core.connections.transport import PoolWire
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.scripts.header import Variant
-from rq_core.scripts.script import Script, build_function, directory
+from rq_core.scripts.script import Script, build_function, lua_directory
 from tests.kit.clock import CLOCK, CLOCK_KEY
 from tests.kit.failover import forget_memories
 from tests.kit.fleet import QUEUE
@@ -124,7 +124,7 @@ class World:
 
     def load_scripts(self, by_name: Scripts) -> None:
         """Let it know all scripts, whatever the simulation before this one left."""
-        made = [by_name(path.stem) for path in sorted(directory().glob("*.lua"))]
+        made = [by_name(path.stem) for path in sorted(lua_directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
         known = {word for library in listed for word in library}
         if not {script.function.encode() for script in made} <= known:
