@@ -31,10 +31,10 @@ from rq_core.app.clients import Connections, in_event_loop
 from rq_core.app.handlers.context import JobContext, running
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.connection import Line
+from rq_core.connections.connection import Connection
 from rq_core.connections.pool import Pool
 from rq_core.connections.redis_errors import own_words
-from rq_core.connections.transport import SOCKET_TIMEOUT_S, Hear, PoolWire
+from rq_core.connections.transport import SOCKET_TIMEOUT_S, Hear, PoolTransport
 from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import RqCoreError, UsageError
 from rq_core.model.headers import NO_HEADERS, read_headers
@@ -144,12 +144,12 @@ class FakeConnections(Connections):
 
     def make_client(self) -> Client:
         """Make a client of the fake server."""
-        return Client(self.url, wire=FakeWire(self._server), calls=self._calls())
+        return Client(self.url, transport=FakeTransport(self._server), calls=self._calls())
 
     def make_async_client(self) -> AsyncClient:
         """Make a client of the fake server for the running event loop."""
-        wire = FakeAsyncWire(self._server)
-        return AsyncClient(self.url, wire=wire, calls=self._calls())
+        transport = FakeAsyncTransport(self._server)
+        return AsyncClient(self.url, transport=transport, calls=self._calls())
 
     def make_waiter(self) -> Waiter:
         """Make what looks once for those who wait: jobs run when the test drains."""
@@ -173,7 +173,7 @@ class _FakeWaiter(Waiter):
             wait.end(found.get(wait.id, Nothing.ALIVE))
 
 
-class _FakeLine(Line):
+class _FakeConnection(Connection):
     """A connection to a fakeredis server, which has no socket: redis-py's own methods lead to it."""
 
     def is_ready(self) -> bool:
@@ -181,16 +181,16 @@ class _FakeLine(Line):
         return self.is_connected
 
     def connect(self, within: float | None = None) -> None:  # noqa: ARG002 - it is there at once
-        """See Line.connect."""
+        """See Connection.connect."""
         self._made.connect()
         self._socket = self._made
 
     def send(self, data: bytes) -> None:
-        """See Line.send."""
+        """See Connection.send."""
         self._made.send_packed_command([data])
 
     def receive(self, count: int, replies: list[Any]) -> None:
-        """See Line.receive."""
+        """See Connection.receive."""
         for _ in range(count):
             try:
                 replies.append(self._made.read_response())
@@ -201,48 +201,50 @@ class _FakeLine(Line):
         """Do nothing: a fake server answers at once."""
 
 
-class FakeWire(PoolWire):
-    """A Wire to a fakeredis server; what it sends and reads is what redis-py would."""
+class FakeTransport(PoolTransport):
+    """A Transport to a fakeredis server; what it sends and reads is what redis-py would."""
 
     def __init__(self, server: Any) -> None:
         import fakeredis
 
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
         self._answer_within = SOCKET_TIMEOUT_S
-        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT_S, make_line=_FakeLine)
+        self._pool = Pool(
+            fake.connection_pool, wait=SOCKET_TIMEOUT_S, make_connection=_FakeConnection
+        )
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
-        """See Wire.exchange."""
+        """See Transport.exchange."""
         known = [_known(command) for command in commands]
         return _with_info(known, super().exchange(known, *how))
 
 
-class FakeAsyncWire:
+class FakeAsyncTransport:
     """The same for asyncio: there is no waiting for a server that is a dictionary."""
 
     one_slot = False
 
     def __init__(self, server: Any) -> None:
-        self._wire = FakeWire(server)
+        self._transport = FakeTransport(server)
 
     async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
-        """See Wire.exchange."""
-        return self._wire.exchange(commands, *how)
+        """See Transport.exchange."""
+        return self._transport.exchange(commands, *how)
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """See AsyncWire.block."""
-        reply = self._wire.block(command, seconds)
+        """See AsyncTransport.block."""
+        reply = self._transport.block(command, seconds)
         if hear is not None:
             hear(reply)
         return reply
 
     def place(self, key: str) -> object:
-        """See Wire.place."""
-        return self._wire.place(key)
+        """See Transport.place."""
+        return self._transport.place(key)
 
     async def close(self) -> None:
         """Close all connections."""
-        self._wire.close()
+        self._transport.close()
 
 
 def _known(command: Sequence[Any]) -> Sequence[Any]:

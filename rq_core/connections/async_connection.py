@@ -23,7 +23,7 @@ from rq_core.connections.connection import (
 )
 
 
-class AsyncLine(asyncio.Protocol):
+class AsyncConnection(asyncio.Protocol):
     """A connection to one server. One task at a time may use it."""
 
     def __init__(self, source: Any) -> None:
@@ -32,7 +32,7 @@ class AsyncLine(asyncio.Protocol):
         self._made = source.connection_class(**source.connection_kwargs)
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """See Line."""
+        """See Connection."""
         self._transport: asyncio.Transport | None = None
         self._streams: asyncio.BaseProtocol | None = None
         """redis-py's own protocol, which is told of the end: its connection waits for that."""
@@ -57,11 +57,11 @@ class AsyncLine(asyncio.Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """See Line.address."""
+        """See Connection.address."""
         return self._made.host, self._made.port
 
     async def connect(self, within: float | None = None) -> None:
-        """See Line.connect."""
+        """See Connection.connect."""
         await self.drop()
         seconds = soonest(self._connect_within, within)
         try:
@@ -112,10 +112,11 @@ class AsyncLine(asyncio.Protocol):
 
         The future is done when all are there. Its awaiter goes on in the next round of the loop; ``hear`` is
         called at once, with the last reply. It raises OSError (TimeoutError if none came for ``within`` seconds),
-        or EOFError if the server has ended the connection. A caller that stops waiting must drop the line.
+        or EOFError if the server has ended the connection. A caller that stops waiting must drop the
+        connection.
         """
         assert self._transport is not None
-        assert self._answer is None, "an exchange is under way on this line"
+        assert self._answer is None, "an exchange is under way on this connection"
         loop = self._loop
         self.replies = []
         self._missing, self._hear = count, hear

@@ -54,7 +54,7 @@ def _garbled(text: str) -> Exception:
 # redis-py knows how a connection is made: TCP or a Unix socket, TLS, AUTH, HELLO, SELECT, names. What it does for each
 # command after that is more than the exchange itself, so :mod:`rq_core.connections.connection` and
 # :mod:`rq_core.connections.async_connection` speak on the socket. redis-py has no public name for it: the two that are
-# used stand here, and ``tests/unit/test_lines.py`` says which is missing if a version of redis-py has others.
+# used stand here, and ``tests/unit/test_connections.py`` says which is missing if a version of redis-py has others.
 
 
 def socket_of(connection: Any) -> Any:
@@ -86,7 +86,7 @@ def connect_bound(source: Any) -> float:
     return float(source.connection_kwargs.get("socket_connect_timeout") or CONNECT_TIMEOUT_S)
 
 
-class Line:
+class Connection:
     """A connection to one server. One thread at a time may use it."""
 
     def __init__(self, source: Any) -> None:

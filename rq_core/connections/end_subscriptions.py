@@ -16,7 +16,7 @@ import hiredis
 import redis
 
 from rq_core.connections.client import Client
-from rq_core.connections.connection import PENDING, RECEIVE_BYTES, Line, Push, soonest
+from rq_core.connections.connection import PENDING, RECEIVE_BYTES, Connection, Push, soonest
 from rq_core.connections.redis_errors import BROKEN, is_demoted
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
@@ -35,11 +35,11 @@ _SUBSCRIBES = {"SSUBSCRIBE": "ssubscribe", "SUNSUBSCRIBE": "sunsubscribe"}
 """Commands that a message answers, and the first word of that message."""
 
 
-class HearingLine(Line):
+class HearingConnection(Connection):
     """A connection for the commands and the messages of one thread."""
 
     def __init__(self, source: Any) -> None:
-        """See Line."""
+        """See Connection."""
         super().__init__(source)
         self._messages: deque[tuple[str, str, str]] = deque()
 
@@ -49,7 +49,7 @@ class HearingLine(Line):
         return self._socket
 
     def connect(self, within: float | None = None) -> None:
-        """See Line.connect. Raises redis.ConnectionError, too, if the server does not speak RESP3."""
+        """See Connection.connect. Raises redis.ConnectionError, too, if the server does not speak RESP3."""
         super().connect(within)
         self._messages.clear()
         # redis-py has greeted by now, and speaks RESP2: what it would do with RESP3 besides is not wanted here.
@@ -59,7 +59,7 @@ class HearingLine(Line):
 
     def exchange(self, commands: Sequence[Sequence[Any]], within: float) -> list[Any]:
         """The replies to commands, within so many seconds each; an error as a ReplyError in its place, None for a
-        subscription that has begun or ended. Raises what Line.receive does, or OSError."""
+        subscription that has begun or ended. Raises what Connection.receive does, or OSError."""
         self._socket.settimeout(within)
         self.send(b"".join(hiredis.pack_command(tuple(each)) for each in commands))
         replies = [self._reply_to(each) for each in commands]
@@ -141,8 +141,8 @@ class _Subscription:
 class _Ear:
     """The connection to one server, and when to try again if it could not be made."""
 
-    def __init__(self, line: HearingLine) -> None:
-        self.line = line
+    def __init__(self, connection: HearingConnection) -> None:
+        self.connection = connection
         self.again_at = 0.0
 
 
@@ -191,10 +191,10 @@ class Listener:
         been missed, since their subscription or its connection has ended."""
         told: list[tuple[str, list[str]]] = []
         for ear in self._ears.values():
-            if not ear.line.is_connected:
+            if not ear.connection.is_connected:
                 continue
             try:
-                messages = ear.line.messages()
+                messages = ear.connection.messages()
             except BROKEN:
                 self._drop(ear)
                 continue
@@ -211,7 +211,7 @@ class Listener:
 
     def sockets(self) -> list[Any]:
         """What becomes readable when something comes."""
-        return [ear.line.socket for ear in self._ears.values() if ear.line.is_connected]
+        return [ear.connection.socket for ear in self._ears.values() if ear.connection.is_connected]
 
     def subscribed(self) -> set[str]:
         """The queues that are listened to."""
@@ -225,7 +225,7 @@ class Listener:
                 continue
             channel = queue_keys(queue, self._client.prefix).channel
             try:
-                subscription.ear.line.exchange([["SUNSUBSCRIBE", channel]], ANSWER_S)
+                subscription.ear.connection.exchange([["SUNSUBSCRIBE", channel]], ANSWER_S)
             except (*BROKEN, redis.RedisError):
                 self._drop(subscription.ear)
 
@@ -284,7 +284,7 @@ class Listener:
             subscription = None
         if subscription is None:
             commands.insert(0, ["SSUBSCRIBE", keys.channel])
-        replies = ear.line.exchange(commands, ANSWER_S)
+        replies = ear.connection.exchange(commands, ANSWER_S)
         if subscription is None:
             refusal = replies.pop(0)
             if refusal is not None:
@@ -300,7 +300,7 @@ class Listener:
         """Say to the queue that a client waits. False: that cannot be done now."""
         try:
             calls = self._client.calls
-            (reply,) = ear.line.exchange([calls.endings.listen_command(queue)], ANSWER_S)
+            (reply,) = ear.connection.exchange([calls.endings.listen_command(queue)], ANSWER_S)
             if is_demoted([reply]):
                 # Another server has the queue by now: the plain look finds it.
                 self._drop(ear)
@@ -336,18 +336,18 @@ class Listener:
         place = self._client.place(queue)
         ear = self._ears.get(place)
         if ear is None:
-            line = self._client.new_line(queue, HearingLine)
-            if line is None:
+            connection = self._client.new_connection(queue, HearingConnection)
+            if connection is None:
                 return None
-            ear = self._ears[place] = _Ear(line)
-        if ear.line.is_connected and self._client.is_current(ear.line):
+            ear = self._ears[place] = _Ear(connection)
+        if ear.connection.is_connected and self._client.is_current(ear.connection):
             return ear
         now = self._clock()
         self._drop(ear)
         if ear.again_at > now:
             return None
         try:
-            ear.line.connect(CONNECT_S)
+            ear.connection.connect(CONNECT_S)
         except (*BROKEN, redis.RedisError):
             self._drop(ear)
             ear.again_at = self._clock() + AGAIN_S
@@ -356,7 +356,7 @@ class Listener:
 
     def _drop(self, ear: _Ear) -> None:
         """End a connection, and all that was listened to on it."""
-        ear.line.disconnect()
+        ear.connection.disconnect()
         for queue in [*self._subscriptions]:
             self._ended(queue, ear)
 

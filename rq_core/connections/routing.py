@@ -2,7 +2,7 @@
 
 All keys of a queue lie in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
 exchange by node by what its map says (:mod:`rq_core.connections.routing`), and follows MOVED and ASK. Its methods are
-generators: each yields commands by node and is sent the replies, so that the loops of both kinds of wire
+generators: each yields commands by node and is sent the replies, so that the loops of both kinds of transport
 (:mod:`rq_core.connections.cluster`) are a few lines.
 
 What a cluster cannot do for now (a slot on its way, a shard without a primary) stays in the place of the reply, for

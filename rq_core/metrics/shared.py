@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from rq_core.connections.client import Client
-from rq_core.connections.open import open_wire
+from rq_core.connections.open import open_transport
 from rq_core.errors import RqCoreError, ServerUnavailable
 from rq_core.model import plugins
 from rq_core.model.keys import DEFAULT_PREFIX
@@ -137,5 +137,5 @@ def viewer(url: str, prefix: str = DEFAULT_PREFIX) -> Client:
         url,
         prefix=prefix,
         patience=Patience(unsent=0.0, unknown=0.0),
-        wire=open_wire(url, answer_within=1.0),
+        transport=open_transport(url, answer_within=1.0),
     )

@@ -7,7 +7,7 @@ import pytest
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.transport import PoolWire
+from rq_core.connections.transport import PoolTransport
 from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
@@ -112,15 +112,17 @@ def test_a_queue_that_is_made_is_listed_before_it_is_used(
         if cluster.primary_of(queue_keys(name)("meta")) is not cluster.primary_of(listed)
     )
     with Client(cluster.url, patience=Patience(unsent=0.2)) as client:
-        exchange = PoolWire.exchange
+        exchange = PoolTransport.exchange
         away = True
 
-        def without_list(wire: PoolWire, commands: Sequence[Any], *more: Any) -> list[Any]:
+        def without_list(
+            transport: PoolTransport, commands: Sequence[Any], *more: Any
+        ) -> list[Any]:
             if away and any(listed in command for command in commands):
                 return [Unsent("away")] * len(commands)
-            return exchange(wire, commands, *more)
+            return exchange(transport, commands, *more)
 
-        monkeypatch.setattr(PoolWire, "exchange", without_list)
+        monkeypatch.setattr(PoolTransport, "exchange", without_list)
         for _ in range(2):
             with pytest.raises(ServerUnavailable):
                 client.run(client.calls.enqueue.many(jobs(apart)))

@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 
 from rq_core.connections.sentinel import PrimaryConnection, Sentinels, parse_sentinel_url
-from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
 from rq_core.errors import InvalidOption
 from rq_core.protocol.engine.retried_commands import Asking
 from tests.kit.forked import forked
@@ -76,12 +76,12 @@ def test_without_a_password_of_their_own_sentinels_are_sent_none() -> None:
         ("redis+sentinel://a:1/main?nonsense=1", "nonsense"),
     ],
 )
-@pytest.mark.parametrize("wire", [PoolWire, AsyncPoolWire])
+@pytest.mark.parametrize("transport", [PoolTransport, AsyncPoolTransport])
 def test_a_url_that_cannot_be_meant_is_refused_before_anything_is_sent(
-    url: str, words: str, wire: type[Any]
+    url: str, words: str, transport: type[Any]
 ) -> None:
     with pytest.raises(InvalidOption, match=words):
-        wire(url)
+        transport(url)
 
 
 def test_messages_show_no_password() -> None:

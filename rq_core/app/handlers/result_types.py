@@ -42,8 +42,8 @@ class Returned:
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, value: Any, kept: str = DIGEST) -> str:
-        """Return a value as JSON behind its digest (:func:`rq_core.model.result_encoding.pack_result`), or ``!`` and in one
-        word why it cannot be kept: too_large or not_json. ``kept`` is what the log keeps of it: digest or full."""
+        """Return a value as JSON behind its digest (:func:`rq_core.model.result_encoding.pack_result`), or ``!`` and in
+        one word why it cannot be kept: too_large or not_json. ``kept`` is what the log keeps of it: digest or full."""
         if isinstance(value, Iterator):
             # To read it to its end would be work after the handler's end, of any length, on the worker's event loop.
             return f"{NO_VALUE}{NOT_JSON}"
