@@ -147,7 +147,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
 def _endings(
     script: Source, includes: Mapping[str, Source], words: Container[str]
 ) -> Iterator[str]:
-    """What files call where jobs end, as far as they do."""
+    """Yield the calls of files at the places where jobs end."""
     users = (script, *includes.values())
     parts = [includes[name].header for name in endings_of(part_steps(includes, users))]
     if "may_end_more" in words:
@@ -160,8 +160,8 @@ def _endings(
 def _keys_of(
     header: Header, includes: Mapping[str, Source]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """The keys of a script, which are those that it names and those of its includes: what each call carries, and, by
-    fact, what calls to queues with that fact carry besides."""
+    """Return the keys of a script and of its includes: those that each call carries, and, by fact, those that calls to
+    queues with that fact carry, too."""
     headers = (header, *(include.header for include in includes.values()))
     known = {"ready", EVERY, *KEY_TYPES}
     on_demand: dict[str, tuple[str, ...]] = {}

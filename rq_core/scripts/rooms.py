@@ -36,9 +36,9 @@ DECIDE_STEP: Final = "decide"
 STEPS: Final = (DECIDE_STEP, "check", "append", "write")
 TABLE: Final = "PARTS"
 ENDINGS: Final = "ENDINGS"
-"""What its file reads: the parts of the script, and those of them that end with a job."""
+"""The tables that the file of PARTS reads: the parts of the script, and those of them that end with a job."""
 NEW_ROOM: Final = "job"
-"""Where an include of a variant stands that is not among those that are shipped."""
+"""The room of an include of a variant that is not among the shipped ones."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
 """How a room begins, behind what others take from it."""
@@ -204,7 +204,7 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
 
 
 def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Those of a script's parts that decide what ends with a job."""
+    """Return those of a script's parts that decide what ends with a job."""
     return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
 
 

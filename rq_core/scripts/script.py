@@ -32,15 +32,15 @@ class Script:
     text: str
     sha: str
     keys: tuple[str, ...]
-    """What each call carries…"""
+    """The keys that each call carries…"""
     on_demand: Mapping[str, tuple[str, ...]]
-    """…and what follows in calls to queues with a fact, by fact."""
+    """…and the keys that follow in calls to queues with a fact, by fact."""
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""
     """Its name in the library whose text this is; empty if it is a script of its own."""
     instead: Script | None = None
-    """Of a function: the script of its own that does the same, where no functions may be loaded."""
+    """The script that does the same as this function, for servers that load no functions; None: this is a script."""
 
     @cached_property
     def verb(self) -> tuple[str, str]:
