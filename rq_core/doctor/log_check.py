@@ -1,4 +1,4 @@
-"""What cannot be derived from the state lines: lines and limits that cannot be read, keys that are gone, the log."""
+"""Checks of what state lines do not imply: lines and limits that cannot be read, keys that are gone, the log."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ LOOK_PAUSE_S: Final = 0.1
 
 
 class Evidence(NamedTuple):
-    """A queue in Redis, and what its log says of it."""
+    """A snapshot of a queue in Redis, its log, and findings of the audit database."""
 
     snapshot: Mapping[str, Any]
     """See Operations.snapshot."""
     log: FoldedLog | None = None
-    """What Redis' outbox and an audit database say; None: the outbox alone is to be asked."""
+    """The log from Redis' outbox and an audit database; None: only the snapshot's outbox is read."""
     findings: Sequence[Finding] = ()
-    """What the database shows besides."""
+    """Further findings, from the database."""
 
 
 Audit = Callable[[], Evidence | None]
@@ -46,9 +46,9 @@ def examine(
     log: FoldedLog | None = None,
     now_ms: int | None = None,
 ) -> list[Finding]:
-    """Say what in a snapshot (see Operations.snapshot) does not agree. ``keys`` names what an operator is to type.
-    ``log`` is what the log says; None: only the outbox is asked. ``now_ms`` is Redis' time after the snapshot; None:
-    moments that are too far ahead are not looked for."""
+    """Return the findings of a snapshot (see Operations.snapshot). ``keys`` are the key names in commands that an
+    operator types. ``log`` None: the log is read from the snapshot's outbox. ``now_ms`` is Redis' time after the
+    snapshot; None: moments that are too far ahead are not looked for."""
     image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
     differing = comparison.edits_by_owner(image)
     of_facts = list(log_check.log_findings(image, differing))
@@ -118,9 +118,9 @@ def repair(
     by: str,
     audit: Audit | None = None,
 ) -> list[Finding]:
-    """Mend what was found and look again. Returns what is left; mending twice does no harm.
+    """Mend the findings and look again. Returns the findings that are left; mending twice does no harm.
 
-    What has moved since it was found is left as it is, and looked at again. ``by`` stands in the log;
+    A member that has changed since it was read is left as it is, and looked at again. ``by`` is written into the log;
     ``audit`` as in diagnose.
     Raises what Client.run raises.
     """

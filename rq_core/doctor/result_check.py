@@ -1,7 +1,8 @@
-"""What ``results`` and ``returned`` must have: what they have, unless a value is lost or the log shows a falsehood.
+"""The contents that ``results`` and ``returned`` must have: those they have, unless a value is lost or the log differs.
 
-The log is asked for each word of a line. What it does not say stays, and so does what another job of the id may have
-left of which the log was not told. What then differs is false, and the line gets the log's words.
+Each word of a line is compared with the log. A word that the log does not know stays, and so does a line that another
+job of the id may have left without an event in the log. A word that still differs is false, and the log's word replaces
+it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _OUTCOMES: Final[Mapping[Event, frozenset[str]]] = {
     Event.PRUNED: frozenset({"dead"}),
     Event.REPLACED: frozenset({"replaced", SAME}),
 }
-"""What a line of ``results`` says of a job that this event has ended. A job that a restore removed had ended before, by
-an event that Redis forgot."""
+"""The outcomes in ``results`` of a job that this event has ended. A job that a restore removed had ended before, by an
+event that Redis forgot."""
 _OF_CLAIMS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED})
 """Ends that may be those of a claim, which their lines name."""
 
 
 class Remembered(NamedTuple):
-    """What is to be kept of an id that is not in use."""
+    """The contents of ``results``, ``returned`` and ``kept`` that must be there for an id that is not in use."""
 
     id: str
     line: str
@@ -43,8 +44,8 @@ class Remembered(NamedTuple):
 
 
 def remembered(view: View, live: Container[str]) -> Iterator[Remembered]:
-    """Yield what is to be kept of ids, if it is said until when: in its line, or by `kept`. ``live`` are those in
-    use."""
+    """Yield the contents for each id that is not in use, if its line or `kept` says until when it is kept. ``live``
+    are the ids in use."""
     snapshot = view.snapshot
     for job_id, line in snapshot["results"].items():
         result = read_result(job_id, line)
@@ -133,7 +134,7 @@ def _line_by(line: str, result: ResultLine, end: End) -> str | None:
 
 
 def value_by(value: str | None, end: End | None) -> str | None:
-    """Return the value that is to be kept: the log's, if this one is not the handler's; None if that is lost."""
+    """Return the value that must be kept: the log's, if this one is not the handler's; None if the log's is lost."""
     if end is None or end.event is not Event.SUCCEEDED:
         return value
     if end.digest is None:
@@ -149,13 +150,13 @@ def _is_of(result: ResultLine, end: End) -> bool:
         return False
     if result.until_ms is not None:
         return True
-    # A call that another job stands for leaves such a line without an event; so does a restore, of a job that ended
-    # later in what Redis forgot.
+    # A call that is answered with another job leaves such a line without an event; so does a restore, for a job that
+    # ended later, in entries that Redis forgot.
     return result.outcome != SAME and (end.is_last or not is_later(result, end))
 
 
 def is_later(result: ResultLine, end: End) -> bool:
-    """Whether a line tells of a claim behind an end, or else of a later time."""
+    """Whether a line names a claim after an end, or, without a claim, a later time."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms
