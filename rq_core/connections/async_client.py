@@ -54,7 +54,7 @@ class AsyncClient:
 
     @property
     def prefix(self) -> str:
-        """What its keys begin with."""
+        """The beginning of its key names."""
         return self.calls.delivery.prefix
 
     async def run(self, what: Plan[T] | Call[T]) -> T:

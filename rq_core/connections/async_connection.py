@@ -1,7 +1,7 @@
 """One connection of an event loop: bytes out, replies in. redis-py makes it; then this is its protocol.
 
-What comes is read where the loop hands it over, and the one who waits is woken when all replies are there. Streams
-would wake him for each piece, and a timeout of its own for each exchange costs as much as the exchange.
+Bytes are read where the loop hands them over, and the task that waits is woken when all replies are there. Streams
+would wake the task for each piece, and a timeout of its own for each exchange costs as much as the exchange.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class AsyncConnection(asyncio.Protocol):
         """See Connection."""
         self._transport: asyncio.Transport | None = None
         self._streams: asyncio.BaseProtocol | None = None
-        """redis-py's own protocol, which is told of the end: its connection waits for that."""
+        """redis-py's own protocol, which is notified of the end: its connection waits for that."""
         self._loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set when it connects
         self._reader: Any = None
         self._answer: asyncio.Future[None] | None = None
-        """Of the exchange that is under way."""
+        """The future of the exchange that is under way."""
         self._missing = 0
         """Replies that it still waits for."""
         self._hear: Callable[[Any], None] | None = None
         self.replies: list[Any] = []
-        """Those of the last exchange that have come."""
+        """The replies of the last exchange that have come."""
         self._within = 0.0
         self._deadline = 0.0
         """When the next reply is overdue, on the loop's clock."""
@@ -108,7 +108,7 @@ class AsyncConnection(asyncio.Protocol):
         within: float,
         hear: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[None]:
-        """Send, and have so many replies put into ``replies``, an error as a ReplyError in its place.
+        """Send, and have ``count`` replies put into ``replies``; an error becomes a ReplyError in its place.
 
         The future is done when all are there. Its awaiter goes on in the next round of the loop; ``hear`` is
         called at once, with the last reply. It raises OSError (TimeoutError if none came for ``within`` seconds),
@@ -163,7 +163,7 @@ class AsyncConnection(asyncio.Protocol):
             self._deadline = self._loop.time() + self._within
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the caller that waits for a reply."""
+        """Notify the caller that waits for a reply."""
         if self._streams is not None:
             self._streams.connection_lost(error)
         self._fail(error or EOFError("the server closed the connection"))

@@ -60,7 +60,7 @@ class Client:
 
     @property
     def prefix(self) -> str:
-        """What its keys begin with."""
+        """The beginning of its key names."""
         return self.calls.delivery.prefix
 
     def run(self, what: Plan[T] | Call[T]) -> T:
@@ -146,8 +146,8 @@ class Client:
     def _poll_outbox(
         self, names: Mapping[str, str], last: Mapping[str, str], seconds: float
     ) -> set[str]:
-        """The same by looking again and again, for streams of which no server has all. Those that a server does not
-        answer for have no news; raises what is wrong if none answers."""
+        """Do the same by looking again and again, for streams that are on several servers. Streams whose server does
+        not answer count as without news; raises the error if no server answers."""
         commands = [["XREAD", "COUNT", 1, "STREAMS", name, last[q]] for name, q in names.items()]
         deadline = time.monotonic() + seconds
         while True:

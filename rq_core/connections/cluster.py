@@ -60,7 +60,7 @@ def seeds_of(url: str) -> tuple[Node, ...]:
 
 
 def _seed(text: str) -> Node:
-    # An IPv6 address stands in brackets.
+    # An IPv6 address is written in brackets.
     host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not (host or port):
         raise ValueError(text)
@@ -102,7 +102,7 @@ class _Nodes(Generic[W]):
         return self._routing.node_of(key)
 
     def _to(self, node: Node) -> W:
-        """The transport to a node."""
+        """Return the transport to a node."""
         found = self._transports.get(node)
         if found is None:
             parts = urlsplit(self._url)
@@ -128,7 +128,7 @@ class _Budget:
         self._began = time.monotonic()
 
     def left(self, of: Round) -> Patience:
-        """What a round may take now."""
+        """Return how long a round may take from now on."""
         took = time.monotonic() - self._began
         unsent, unknown = self._patience.unsent - took, self._patience.unknown - took
         if of.brief:
@@ -137,7 +137,8 @@ class _Budget:
 
 
 def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
-    """What is done when this round has been sent: a brief one is not what the caller sends."""
+    """Return what to do when this round has been sent: nothing after a brief one, which does not have the caller's
+    commands."""
     return None if step.brief else meanwhile
 
 

@@ -1,4 +1,4 @@
-"""From a URL to what makes connections: a pool of redis-py. Nothing is connected here."""
+"""From a URL to a pool of redis-py, which makes connections. Nothing is connected here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rq_core.model.lib.url import check_password, check_port
 
 
 def resolve_url(url: str) -> str:
-    """The URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
+    """Return the URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
 
     Raises InvalidOption for a URL that is neither.
     """
@@ -37,7 +37,7 @@ def resolve_url(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """The URL for messages and for other processes: that of an embedded server names its data directory."""
+    """Return the URL for messages and for other processes: that of an embedded server names its data directory."""
     if not url.startswith("embedded:"):
         return url
     from rq_core.embedded import server
@@ -71,9 +71,9 @@ def source_of(
     answer_within: float,
     connect_within: float = CONNECT_TIMEOUT_S,
 ) -> Any:
-    """What makes connections: a pool of redis-py. Nothing is connected yet. Raises InvalidOption.
+    """Return a pool of redis-py, which makes connections. Nothing is connected yet. Raises InvalidOption.
 
-    redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
+    redis-py would ignore a path that is not the number of a database, and notice an unknown option only when it
     connects.
     """
     check_password(url)
@@ -111,7 +111,7 @@ OPTIONS: Final = (
     " ssl_cert_reqs, ssl_certfile, ssl_check_hostname and ssl_keyfile; with Sentinel also sentinel_password and"
     " sentinel_username"
 )
-"""What a URL may have behind its question mark."""
+"""The options that a URL may have after its question mark."""
 _UNKNOWN: Final = re.compile(r"unexpected keyword argument '(.*)'")
 
 

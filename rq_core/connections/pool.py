@@ -2,10 +2,10 @@
 
 redis-py makes the connections, and could keep them, too. But its pools lock, retry, record metrics and dispatch events
 whenever a connection is taken or given back, and every exchange takes one: that was half of what Python does in it.
-What lies here are lines (:mod:`rq_core.connections.connection`), which are connected when they are taken.
+A pool keeps objects of :mod:`rq_core.connections.connection`, which are connected when they are taken.
 
 Where all connections that the URL allows are in use (redis-py allows 100 if it says nothing), a caller waits
-in line, for as long as the line moves.
+in a queue, for as long as the queue moves.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Pool:
         """When a connection that works was given back last while others waited, on the monotonic clock."""
         self._idle: list[Connection] = []
         self.busy: set[Connection] = set()
-        """Those that are taken."""
+        """The connections that are taken."""
         self._leaving: set[Connection] = set()
-        """Those of them that are not to be used again."""
+        """The taken connections that must not be used again."""
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
     def take(self, within: float | None = None) -> Connection:
-        """A connection with nothing to be read on it. Give it back. Raises what redis-py does if it cannot be made,
-        within so many seconds if that is less than the connections' own bound."""
+        """Return a connection with nothing to be read on it. Give it back. Raises what redis-py does if it cannot be
+        made within ``within`` seconds, or within the connections' own bound if that is less."""
         if os.getpid() != self._pid:
             # A forked child must not speak on its parent's connections.
             self._begin_process()
@@ -119,7 +119,7 @@ class Pool:
             connection.disconnect()
 
     def disconnect(self) -> None:
-        """Disconnect all: those that another thread speaks on when it gives them back."""
+        """Disconnect all: a connection in use by another thread is disconnected when it is given back."""
         with self._lock:
             self._leaving |= self.busy
         self.disconnect_idle()
@@ -132,7 +132,7 @@ class AsyncPool:
         """See Pool. ``keep``: whether connections are used again; a pool that is closed keeps none."""
         self._source = source
         self.sentinels = sentinels_of(source)
-        """Those that the URL names, if it does."""
+        """The sentinels that the URL names; None: it names none."""
         self._wait = wait
         self._waiting: deque[asyncio.Future[AsyncConnection]] = deque()
         self._moved = 0.0
@@ -143,7 +143,7 @@ class AsyncPool:
     def take_idle(self) -> AsyncConnection | None:
         """The connection that was used last, if it can be used at once; None: ``take`` may have one."""
         idle = self._idle
-        # Those who wait in line come first.
+        # Callers that wait in the queue come first.
         if not idle or not idle[-1].is_ready or len(self.busy) >= self._source.max_connections:
             return None
         if self.sentinels is not None and not self.sentinels.still_name(idle[-1].address):
@@ -188,7 +188,7 @@ class AsyncPool:
         self._idle.append(connection)
 
     async def _next_given_back(self, wait: float) -> AsyncConnection:
-        """Wait in line for a connection; it stays busy from hand to hand."""
+        """Wait in the queue of callers for a connection; it stays busy from hand to hand."""
         since = time.monotonic()
         turn: asyncio.Future[AsyncConnection] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -209,7 +209,7 @@ class AsyncPool:
             await connection.drop()
 
     async def disconnect(self) -> None:
-        """Disconnect all, and keep none from now on. Who waits for a reply is told that the connection has ended.
+        """Disconnect all, and keep none from now on. A caller that waits for a reply gets an error.
 
         One that is being connected meanwhile cannot be disconnected yet: it ends when it is given back.
         """
@@ -223,13 +223,13 @@ class AsyncPool:
 
 
 def sentinels_of(source: Any) -> Sentinels | None:
-    """The sentinels that connections of this pool of redis-py ask for their server."""
+    """Return the sentinels that connections of this pool of redis-py ask for their server."""
     found: Sentinels | None = source.connection_kwargs.get("sentinels")
     return found
 
 
 def _time_in_line(source: Any, wait: float, moved: float) -> float:
-    """How long to stay in a line that moved then. Raises redis.ConnectionError if that is over."""
+    """Return how long to stay in a queue of callers that moved then. Raises redis.ConnectionError if that is over."""
     left = moved + wait - time.monotonic()
     if left <= 0:
         most = source.max_connections

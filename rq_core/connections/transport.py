@@ -41,7 +41,7 @@ Hear = Callable[[Any], None] | None
 
 
 class Transport(Protocol):
-    """What a Client needs of a connection."""
+    """The interface between a Client and its connections."""
 
     one_slot: bool
     """Whether a blocking command may have the keys of one queue only."""
@@ -52,21 +52,21 @@ class Transport(Protocol):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """One round trip. An exception stands in the place of a reply that is an error, or did not come.
+        """Make one round trip. An exception takes the place of a reply that is an error, or did not come.
 
         ``meanwhile`` is called, if at all, when the commands have been sent. ``patience``: for a connection at most
         ``unsent`` seconds, for a reply ``unknown``, where the connections' own bounds are not lower.
         """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """One blocking command that answers within ``seconds``, on a connection of its own."""
+        """Send one blocking command that answers within ``seconds``, on a connection of its own."""
 
     def place(self, key: str) -> object:
-        """Which of its servers has a key, as far as is known: equal for keys that are in one place."""
+        """Return which of its servers has a key, as far as is known: equal for keys that are in one place."""
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """A connection of its own to the server that has a key; it connects to nothing yet. None: which server that is
-        is not known yet."""
+        """Return a new connection to the server that has a key; it is not connected yet. None: the server is not known
+        yet."""
 
     def is_current(self, connection: Connection) -> bool:
         """Whether a connection leads to where a new one would."""
@@ -76,7 +76,7 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """What an AsyncClient needs: see Transport."""
+    """The interface between an AsyncClient and its connections: see Transport."""
 
     one_slot: bool
 
@@ -170,7 +170,7 @@ class PoolTransport:
         return _or_raise(self._exchange([command], None, seconds + BLOCK_MARGIN_S))
 
     def _distrust(self) -> None:
-        """One connection is broken: those that lie idle may have died with it, and would each cost a timeout."""
+        """Disconnect idle connections after one has broken: they may have died, too, and would each cost a timeout."""
         self._pool.disconnect_idle()
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
@@ -227,7 +227,7 @@ class AsyncPoolTransport:
         *,
         blocks: bool = False,
     ) -> list[Any]:
-        """``seconds``: how long a reply is waited for. ``blocks``: it is to come late."""
+        """``seconds``: how long a reply is waited for. ``blocks``: it comes late."""
         connection = self._pool.take_idle()
         if connection is None:
             try:
@@ -301,7 +301,7 @@ def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
             return packed
         return b"".join([hiredis.pack_command(tuple(command)) for command in commands])
     except UnicodeEncodeError:
-        # Replies with bytes that are not UTF-8 were read; what is said of such a job must reach Redis, too.
+        # Replies with bytes that are not UTF-8 were read; commands about such a job must reach Redis, too.
         return _packed([[_as_bytes(word) for word in command] for command in commands])
 
 
