@@ -7,7 +7,7 @@ returns a typed value. A client drives it:
     client.run(client.calls.admin.cancel("mail", ["job-1"]))
     await async_client.run(async_client.calls.reads.counts("mail"))
 
-Each attribute of :class:`Operations` is the family that stands in the module of that name. The calls of
+Each attribute of :class:`Operations` is the family in the module of that name. The calls of
 :mod:`rq_core.protocol.calls.claims` need no client, so they are functions: ``client.run(claims.claim("mail", "w-1",
 10))``.
 """

@@ -33,8 +33,8 @@ _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
 
 
 class KeptLimit(NamedTuple):
-    """A limit that code declares and the queue does not take, since a person, or other code, set another; or a task's
-    cap that code declared once and no longer does."""
+    """A limit of a queue that differs from the one that code declares: an operator, or other code, set it; or a task's
+    cap that code declared earlier and declares no longer."""
 
     queue: str
     scope: str
@@ -51,7 +51,7 @@ class KeptLimit(NamedTuple):
 
 
 class CapChange(NamedTuple):
-    """What became of a change of a limit, and what is stored now."""
+    """The outcome of a change of a limit, and the limit that is stored now."""
 
     outcome: str
     """changed, same, kept or conflict."""
@@ -182,10 +182,10 @@ class Caps:
         by: str | None = None,
         why: str = "",
     ) -> Plan[CapChange]:
-        """Set a limit live, or give it back to code: compare with the version that was read, and set.
+        """Set a live limit, or give it back to code: compare with the version that was read, and set.
 
         Without ``version`` another operator's change in between is read and replaced; with it, CapConflict is raised.
-        ``declared`` are families that are known besides those of the queue. Raises InvalidOption, UnknownScope,
+        ``declared`` are families that are known, in addition to those of the queue. Raises InvalidOption, UnknownScope,
         NothingDeclared.
         """
         _check_change(scope, limit, version, by, why)
@@ -209,8 +209,8 @@ class Caps:
         raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
 
     def check_task(self, queue: str, scope: str) -> Plan[None]:
-        """Raise UnknownScope for the scope of a task of which a queue has seen nothing: no cap, no live job, no event
-        lately. It may be misspelt, and its cap would count nothing."""
+        """Raise UnknownScope for the scope of a task that is unknown in a queue: it has no cap, no live job, and no
+        event lately. The name may be misspelt, and its cap would count nothing."""
         family, _, name = scope.partition("=")
         if family.partition("@")[0] != TASK or not name:
             return

@@ -32,7 +32,8 @@ class HeldName(NamedTuple):
     job: JobState | None
     """None: it has ended, or cannot be read."""
     until_ms: int | None = None
-    """The name stands until then, whatever becomes of the job (Unix ms); None: until the job ends or is claimed."""
+    """The instant until which the name is held, also after the job's end (Unix ms); None: until the job ends or is
+    claimed."""
     damaged: str = ""
     """Why the job cannot be read; empty if it can."""
 
@@ -46,8 +47,8 @@ class UniqueNames:
     def held(
         self, queue: str, name: str | None = None, *, limit: int | None = None
     ) -> Plan[list[HeldName]]:
-        """The names of a queue that stand, in order, and the job that took each; or this one alone, if it stands.
-        ``limit``: so many of them at most, the first that Redis gives."""
+        """Return the held names of a queue, in order, and the job that took each; with ``name`` only that one, if it is
+        held. ``limit``: the most names, the first that Redis gives."""
         keys = queue_keys(queue, self._delivery.prefix)
         return run_steps(self._delivery, queue, _held(keys, name, limit))
 

@@ -1,7 +1,8 @@
-"""What a user of Redis must be allowed to, by role: the least with which each does its whole work.
+"""The rights that a user of Redis needs, by role: the least with which each role does its whole work.
 
-What scripts need comes from the scripts: Redis checks the rights of who calls them, for the keys of a call and for each
-command in it. What is sent besides them stands in ROLES. ``rq-core acl`` and docs/reference/rights.md are made of this.
+The rights for scripts come from the scripts: Redis checks the rights of the user that calls one, for the keys of the
+call and for each command in it. The commands that are sent outside of scripts are in ROLES. ``rq-core acl`` and
+docs/reference/rights.md are made of this.
 
 Rights are given per command and per key, not per script. A producer is kept from settling claims because that needs
 ``leases``, which it may not touch. What it may do with the keys that it shares with others, it may also do by hand.
@@ -25,20 +26,20 @@ _CALLED: Final = re.compile(r"\('([A-Z]+)'")
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,128}")
 
 LOOKING: Final = ("select", "info", "cluster|slots", "asking")
-"""What every role sends to meet a server; the last two in a cluster only."""
+"""Commands that every role sends to meet a server; the last two in a cluster only."""
 CALLING: Final = ("fcall", "evalsha", "script|load")
-"""What a role sends besides, if it calls scripts."""
+"""Commands that a role also sends if it calls scripts."""
 ADDING: Final = ("sadd", "sismember")
-"""What a role does with the list of queues, if its scripts may make a queue."""
+"""Commands that a role sends to the list of queues, if its scripts may make a queue."""
 LISTENING: Final = ("ssubscribe", "sunsubscribe")
-"""What a role sends besides, if it waits for ends of jobs."""
+"""Commands that a role also sends if it waits for ends of jobs."""
 OF_CHANNEL: Final = frozenset({*LISTENING, "spublish"})
-"""What a role sends for a queue's channel, and for no key."""
+"""Commands that a role sends to a queue's channel, not to a key."""
 _COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
 
 
 class Role(NamedTuple):
-    """What a user of Redis does with queues."""
+    """The work and the rights of a kind of user of Redis."""
 
     does: str
     scripts: tuple[str, ...]
@@ -137,14 +138,14 @@ def keys(role: str) -> tuple[list[str], list[str]]:
 
 
 def uses_channel(role: str) -> bool:
-    """Whether a role tells of ends of jobs, or is told of them."""
+    """Whether a role publishes ends of jobs, or subscribes to them."""
     return not OF_CHANNEL.isdisjoint(commands_of_role(role))
 
 
 def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[str]:
-    """The rules of ``ACL SETUSER`` for exactly the role's rights, in the queues whose name fits the pattern.
+    """Return the rules of ``ACL SETUSER`` for exactly the role's rights, in the queues whose name fits the pattern.
 
-    Raises InvalidOption for a role or pattern that is none.
+    Raises InvalidOption for an unknown role, or an invalid pattern.
     """
     if role not in ROLES:
         raise InvalidOption.of("role", role, f"must be one of {', '.join(ROLES)}")
@@ -234,6 +235,6 @@ def is_denial(text: str) -> bool:
 
 
 def lacking_words(lacks: Sequence[str], text: str) -> str:
-    """What to tell who lacks rights."""
+    """Return the message for a user that lacks rights."""
     what = f"the right {' '.join(lacks)}" if lacks else "a right"
     return f"its user lacks {what}; `rq-core acl` prints what each role needs ({text})"

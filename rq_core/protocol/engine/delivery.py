@@ -1,7 +1,7 @@
-"""How a call is carried out, whatever happens on the way.
+"""Carries calls out, whatever happens on the way.
 
 Call slots and their numbers, re-sending with the same number after a lost reply, loading scripts that the server
-forgot, the handshake that a new epoch asks for, and what an error reply means.
+forgot, and the handshake that a new epoch needs.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from rq_core.scripts.script import Script, function
 log = logging.getLogger(__name__)
 
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
-"""How long a queue that is on the list already is told to it again."""
+"""The timeout for listing a queue again that is on the list already."""
 ROUNDS_MAX: Final = 3
-"""Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
+"""Times that a call is sent again at once, after a handshake or when its library was loaded; later times, after a
+pause."""
 
 
 _unprepared: Final[set[str]] = set()
-"""The servers, by URL, of which this process has said that they lack this version's functions."""
+"""The URLs of servers for which this process has logged that they lack this version's functions."""
 
 
 def _say_unprepared(url: str) -> None:
@@ -102,9 +103,9 @@ class Delivery:
         self._scripts = scripts
         self._functions = True
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
-        """How commands begin, by script and queue."""
+        """The beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """By queue: the facts whose keys its calls carry, since one was answered ``with``."""
+        """By queue: the facts whose keys its calls carry, since a call was answered with ``with``."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that were made here and are not on the list yet."""
@@ -136,7 +137,7 @@ class Delivery:
         return queue in self._met
 
     def head(self, name: str, queue: str) -> tuple[Any, ...]:
-        """How a call's command begins, as this server takes it by what is known of it now."""
+        """Return the beginning of a call's command, in the form that this server is known to take now."""
         head = self._heads.get((name, queue))
         if head is None:
             keys = queue_keys(queue, self.prefix)
@@ -145,7 +146,7 @@ class Delivery:
         return head
 
     def get_ready(self, *names: str) -> None:
-        """Put the texts of these scripts together now: the first call that needs one would wait for it."""
+        """Make the texts of these scripts now; otherwise the first call that needs one waits for it."""
         for name in names:
             self._script(name)
 
@@ -155,7 +156,7 @@ class Delivery:
         return None
 
     def take_slot(self, queue: str, name: str) -> Slot:
-        """A slot of this script that no call is using, with its next number."""
+        """Return a slot of this script that no call is using, with its next number."""
         if os.getpid() != self._pid:
             # A forked child must not go on with its parent's slots: both would use the same numbers.
             self._begin_process(boot_id(self.name.partition("-")[0]))
@@ -168,7 +169,7 @@ class Delivery:
         return slot
 
     def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
-        """Carry out calls in one pipelined round trip, and again what got no answer, until each has one.
+        """Carry out calls in one pipelined round trip, and send those without an answer again, until each has one.
 
         Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience ends.
         """
@@ -185,15 +186,15 @@ class Delivery:
     def begin(self, call: Call[Any]) -> Begun:
         """Give a call its slot and number, for a client that sends the command by itself, without a plan.
 
-        If the answer is ``ok``, ``call.parse`` reads the rest of it; else ``go_on`` does what is left. ``end`` must be
+        If the answer is ``ok``, ``call.parse`` reads the rest of it; else ``go_on`` finishes the call. ``end`` must be
         called in any case.
         """
         slot = self._slot_for(call)
         return Begun(self._command(call, slot), slot, self.asking.clock())
 
     def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:
-        """Do what is left of a call that was begun and sent. The first Send is that command again: it is owed the
-        replies that came. Returns a value or an RqCoreError."""
+        """Finish a call that was begun and sent. The first Send is that command again: give it the replies that came.
+        Returns a value or an RqCoreError."""
         (result,) = yield from self._settle([call], [begun.slot], begun.since)
         return result
 
@@ -203,7 +204,7 @@ class Delivery:
             self._free[queue, script].append(begun.slot)
 
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
-        """The command of a call, as this server takes it by what is known of it now."""
+        """Return the command of a call, in the form that this server is known to take now."""
         made, args = self._script(call.script), call.args
         if slot is not None:
             args = {**args, "slot": slot.name, "number": slot.number}
@@ -276,13 +277,16 @@ class Delivery:
     def _meet(
         self, queues: Iterable[str], calls: Sequence[Call[Any]], *, sent: bool
     ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
-        """Meet queues whose history is another one. Returns what calls to some are answered: why they cannot be used,
-        since the others' calls, done or not, must not suffer for it, or that there is nothing; and, if calls may have
-        been carried out (``sent``), that there was no answer."""
+        """Meet queues whose epoch has changed.
+
+        Returns the results of calls to queues that cannot be used: the error, or the result for an absent queue. Calls
+        to other queues must not suffer for it. If calls may have been carried out (``sent``), also returns the error of
+        a handshake without an answer.
+        """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):
             try:
-                # A client sends such a call by itself.
+                # A client may have sent such a call by itself, without a plan.
                 if (yield from self._is_absent(next(c for c in calls if c.queue == queue))):
                     unusable[queue] = next(c for c in calls if c.queue == queue).absent
                     self._met.discard(queue)
@@ -298,7 +302,7 @@ class Delivery:
         return unusable, None
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
-        """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""
+        """Load scripts. Returns an error that may pass; raises ServerUnsuitable for one that will not."""
         made = [self._script(name) for name in sorted(names)]
         loading = dict.fromkeys(script.loading for script in made)
         replies = yield Send([list(command) for command in loading])
@@ -337,13 +341,13 @@ class Delivery:
         calls: Sequence[Call[Any]],
         attempt: int,
     ) -> Pause:
-        """How long to wait before these calls are sent again. Raises ServerUnavailable or OutcomeUnknown when patience
-        ends."""
+        """Return how long to wait before these calls are sent again. Raises ServerUnavailable or OutcomeUnknown when
+        patience ends."""
         self._check_patience(first, sent, trouble, calls)
         return pause(attempt, self.asking.left(first, sent=sent).unsent)
 
     def call(self, call: Call[T]) -> Plan[T]:
-        """Carry out one call. Raises what it was refused with."""
+        """Carry out one call. Raises the error with which it was refused."""
         if call.queue not in self._met:
             if (yield from self._is_absent(call)):
                 return call.absent  # type: ignore[return-value]
@@ -369,7 +373,7 @@ class Delivery:
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:
-        """Meet a queue: make it if there is none, start a new epoch if Redis' history has changed."""
+        """Meet a queue: create it if it is missing, and start a new epoch if Redis' history has changed."""
         if not self._met:
             yield from server_check.inspect(self.asking, queue)
         call = Call(

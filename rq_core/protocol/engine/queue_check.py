@@ -23,7 +23,7 @@ def check_queue(queue: str, facts: Mapping[str, str]) -> None:
 
 
 def epoch_of(queue: str, text: object) -> int:
-    """The epoch as a number. Raises QueueDamaged if it is none."""
+    """Return the epoch as a number. Raises QueueDamaged for another text."""
     shown = str(text)
     if _is_number(shown):
         return int(shown)
@@ -36,7 +36,7 @@ def epoch_of(queue: str, text: object) -> int:
 
 
 def number_of(facts: Mapping[str, str], name: str) -> int:
-    """A number of ``meta``, or its default if there is none or another text."""
+    """Return a number of ``meta``, or its default if the field is missing or not a number."""
     text = facts.get(name, "")
     if _is_number(text):
         return int(text)

@@ -76,7 +76,7 @@ class _Source(NamedTuple):
     key: str
     states: frozenset[State]
     id_of: Callable[[str], str] = str
-    """The job that a member stands for; empty: none."""
+    """Returns the job of a member; empty: the member has no job."""
     order: tuple[str, ...] = ()
 
     def members(self, keys: QueueKeys, first: int, last: int) -> Command:
@@ -138,8 +138,8 @@ class JobReads(QueueReader):
         return None
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
-        """Those of these jobs that wait since a worker gave them back, by id. The outbox's last RECENT_MAX entries are
-        read; what they do not have is left out."""
+        """Return the jobs among ``jobs`` that wait since a worker gave them back, by id. Only the outbox's last
+        RECENT_MAX entries are read; a return that is not among them is left out."""
         open_ids = {
             job.id
             for job in jobs
@@ -152,7 +152,7 @@ class JobReads(QueueReader):
         try:
             (entries,) = yield from self._delivery.ask(asked, queue)
         except (QueueDamaged, ServerUnsuitable):
-            # How the jobs stand can be told without it.
+            # The jobs' states are known without it.
             return found
         for entry_id, flat in entries:
             try:

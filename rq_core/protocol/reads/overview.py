@@ -1,11 +1,11 @@
-"""One look at all queues: how many jobs, how old the oldest, what is full, who works. Every read is bounded.
+"""A bounded read of all queues: how many jobs, how old the oldest is, which scopes are full, which workers run.
 
     found = client.run(client.calls.reads.overview())
     found.queues[0].oldest_ready_ms
 
-Four round trips whatever the number of queues, at most COMMANDS_MAX commands a queue, and none whose cost grows with
-the number of jobs or lanes. So some numbers cannot be had exactly; each of those says in a field of its own whether it
-is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) takes the exact look at one queue.
+It makes four round trips for any number of queues, and sends at most COMMANDS_MAX commands for a queue. No command's
+cost grows with the number of jobs or lanes. So some numbers are not always exact; each of these has a field that says
+whether it is. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact numbers of one queue.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from rq_core.protocol.reads.worker_registry import (
 from rq_core.scripts.plain import plain_text
 
 COMMANDS_MAX: Final = 70
-"""Commands that one look may send for one queue."""
+"""Commands that one read may send for one queue."""
 SCOPES_MAX: Final = 9
 """Scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2
 """Jobs at the head of a list whose age is read: the first may be a cancelled one that no claim has passed over yet."""
 SCHEDULED_MAX: Final = 10
-"""Scheduled jobs that are looked at, those first that are due first: a worker may have given them back."""
+"""Scheduled jobs that are read, the next due first: a worker may have given them back."""
 BLOCKED_MAX: Final = 4
-"""Blocked lanes whose age and jobs are read: so many that wait for a task's cap, and so many of all."""
+"""Blocked lanes whose age and jobs are read: this number of lanes that wait for a task's cap, and of any lanes."""
 LIMITS_MAX: Final = 200
 """About how many stored limits of a queue are read."""
 QUEUES_MAX: Final = 1_000
-"""Queues that one look reads: those that come first by name."""
+"""Queues that are read: those that come first by name."""
 
-# How many jobs there are, which every look at a queue asks.
+# The numbers of jobs, which every read of a queue asks for.
 
 _SIZED: Final = ("waiting", "open", "scheduled", "leases", "dead")
 
 
 def sizes(keys: QueueKeys) -> list[Command]:
-    """The commands that ask how many jobs a queue has, and for the facts in its ``meta``."""
+    """Return the commands that ask for the numbers of a queue's jobs, and the facts in its ``meta``."""
     lists = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
     sets = [["ZCARD", keys(name)] for name in _SIZED]
     return [*lists, *sets, ["HLEN", keys("jobs")], ["HGETALL", keys("meta")]]
@@ -70,7 +70,7 @@ def sizes(keys: QueueKeys) -> list[Command]:
 def counts_of(
     replies: Sequence[Any], facts: Mapping[str, str], number: Callable[[str], int]
 ) -> dict[str, Any]:
-    """What their answers say, as fields of QueueCounts and QueueOverview. ``number`` reads one of the facts."""
+    """Return the replies to ``sizes`` as fields of QueueCounts and QueueOverview. ``number`` reads one of the facts."""
     many = len(PRIORITIES)
     waiting, lanes, scheduled, running, dead, alive = map(int, replies[many : many + 6])
     elsewhere = sum(replies[:many]) - number("tombstones") + waiting + running + dead
@@ -78,7 +78,7 @@ def counts_of(
         "ready": dict(zip(map(str, PRIORITIES), replies, strict=False)),
         "waiting": waiting,
         "open_lanes": lanes,
-        # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
+        # `scheduled` also has rates and caps that resume by themselves, so its jobs are those that are nowhere else.
         "scheduled": max(0, min(scheduled, alive - elsewhere)),
         "running": running,
         "dead": dead,
@@ -90,23 +90,23 @@ def counts_of(
     }
 
 
-# The look at one queue.
+# The read of one queue.
 
 
 class _Lane(NamedTuple):
-    """A lane whose first job is looked at."""
+    """A lane whose first job is read."""
 
     scope: str
-    """The scope that it waits for; empty: it is open."""
+    """The scope that it waits for; empty: the lane is open."""
     name: str
     age_ms: int | None = None
-    """How long its first job has waited."""
+    """How long its first job has waited; None: not known."""
     jobs: int = 0
-    """Of a blocked one."""
+    """The jobs in a blocked lane; 0 for an open one."""
 
 
 def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
-    """Look at one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
+    """Read one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
     lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
     ranks = [(n * RANK, f"({(n + 1) * RANK}") for n in range(len(PRIORITIES))]
     first = yield from ask(
@@ -124,7 +124,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         ],
         workers=rows_command(keys),
         died=["ZRANGE", keys("dead"), 0, 0, "REV"],
-        # Tells an outbox of another type: no call can be carried out then.
+        # Shows an outbox of another type: no call can be carried out then.
         outbox=["XLEN", keys("outbox")],
     )
     now_ms, facts = time_ms(first.now), pairs_of(first.sizes[-1])
@@ -178,7 +178,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         fair=fair,
         cap=gate.limit.most if gate else None,
         oldest_ready_ms=ready_ms,
-        # A fair queue's lanes stand by virtual time: the first of them need not be the oldest.
+        # A fair queue's lanes are in the order of virtual time: the first of them need not be the oldest.
         oldest_ready_exact=ready_exact and not damaged and not (fair and counted["open_lanes"]),
         oldest_blocked_ms=max(blocked_ms, default=None),
         oldest_blocked_exact=not damaged and first.blocked <= len(waits),
@@ -224,18 +224,19 @@ def _oldest_ready(
     opened: Sequence[int | None],
     ages: Mapping[str, int],
 ) -> tuple[int | None, bool]:
-    """The age of the oldest job at the head of a list or of an open lane, and whether no job of a list is older."""
+    """Return the age of the oldest job at the head of a list or an open lane, and whether no job in a list is older."""
     found, exact = [age for age in opened if age is not None], True
     for length, head in zip(lengths, heads, strict=False):
         known = [ages[job_id] for job_id in head if job_id in ages]
         found += known[:1]
-        # All that were looked at were cancelled, and more follow.
+        # All that were read were cancelled, and more follow.
         exact = exact and (bool(known) or length <= len(head))
     return max(found, default=None), exact
 
 
 def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, Any]:
-    """What waits for a scope or a family, for which there are so many ``lanes``, of the blocked ones looked at."""
+    """Return the numbers of the blocked lanes in ``looked_at`` that wait for a scope or a family. ``lanes`` is the
+    number of all lanes that wait for it."""
     found = [lane for lane in looked_at if scope in (lane.scope, family_of(lane.scope))]
     return {
         "oldest_blocked_ms": max((e.age_ms for e in found if e.age_ms is not None), default=None),
@@ -245,7 +246,8 @@ def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, An
 
 
 def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
-    """The task of which the most of these jobs were given back, since a worker lacks it or refuses the arguments."""
+    """Return the task with the most jobs among these that were given back, since a worker lacks the task or refuses the
+    arguments."""
     tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]
     if not tasks:
         return None
@@ -254,8 +256,8 @@ def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
 
 
 def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
-    """The stored limits that can be read, and whether these are all. One that cannot has no effect, and doctor names
-    it."""
+    """Return the stored limits that can be read, and whether these are all. A limit that cannot be read has no effect,
+    and the doctor names it."""
     texts, found = pairs_of(stored), {}
     for name, text in texts.items():
         with contextlib.suppress(ValueError, KeyError):
@@ -264,7 +266,7 @@ def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
 
 
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
-    """The scopes with a limit that name no key of a family: those for which a lane waits first."""
+    """Return the scopes with a limit that are not one key of a family, those for which a lane waits first."""
     waited = waited_for | {family_of(scope) for scope in waited_for}
     plain = [
         name

@@ -1,4 +1,4 @@
-"""How full all queues are: the numbers that an overview has, and ratios that follow from them."""
+"""The load of all queues: the numbers that an overview has, and ratios that follow from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.protocol.reads.worker_registry import PresentWorker
 
 @dataclass(frozen=True, slots=True)
 class ScopeLoad:
-    """How full a scope is that has a limit of its own. A family of keys counts as one, all its keys together."""
+    """The load of a scope that has a limit of its own. A family of keys counts as one, all its keys together."""
 
     scope: str
     limit: Limit
@@ -21,9 +21,9 @@ class ScopeLoad:
     blocked_lanes: int
     """Lanes that wait for it."""
     oldest_blocked_ms: int | None = None
-    """How long the oldest of the jobs that were looked at has waited for it: there may be older ones."""
+    """How long the oldest of the jobs that were read has waited for it: there may be older ones."""
     blocked_jobs: int = 0
-    """Jobs in those of its blocked lanes that were looked at."""
+    """Jobs in those of its blocked lanes that were read."""
     blocked_jobs_exact: bool = True
     """False: other lanes wait for it, too."""
 
@@ -56,14 +56,14 @@ class Unserved:
 
     task: str
     jobs: int
-    """How many of them were looked at."""
+    """How many of them were read."""
     task_known: bool | None
-    """Whether a worker that is there has the task. None: that is not known, or no worker is there."""
+    """Whether a running worker has the task. None: not known, or no worker runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOverview:
-    """How one queue stands. Lengths of time are in ms, by the clock of its Redis."""
+    """The numbers of one queue. Lengths of time are in ms, by the clock of its Redis."""
 
     queue: str
     now_ms: int
@@ -86,16 +86,16 @@ class QueueOverview:
     cap: int | None
     """How many of its jobs may run at once; None: any number."""
     oldest_ready_ms: int | None
-    """How long the oldest job has been ready that stands first in a list or in an open lane; None: there is none."""
+    """How long the oldest of the jobs at the heads of lists and open lanes has been ready; None: no job is ready."""
     oldest_ready_exact: bool
     """False: there may be an older one."""
     oldest_blocked_ms: int | None
     """The same of jobs in blocked lanes, which wait for a full scope."""
     oldest_blocked_exact: bool
     overdue_ms: int
-    """How late the earliest of what is due by itself is: 0 unless no worker claims."""
+    """How late the earliest due entry of ``scheduled`` is: 0 unless no worker claims."""
     leases_over: int
-    """Running jobs whose lease is over and which no worker has taken back yet."""
+    """Running jobs whose lease is over, and which no claim has taken back yet."""
     inactive_ms: int | None
     """How long no worker has claimed or extended a lease, to a tenth of a lease; None: none has in this epoch."""
     ends_leases_in_ms: int
@@ -109,27 +109,26 @@ class QueueOverview:
     scopes_exact: bool
     """False: there are more of them."""
     oldest_event_ms: int | None = None
-    """How long the oldest event that was looked at has waited for the mirror, at least; None: none waits."""
+    """How long the oldest event that was read has waited for the mirror, at least; None: no event waits."""
     workers: tuple[PresentWorker, ...] = ()
-    """Those that work for it, by name, and those that ended without saying so within the last hour."""
+    """Its workers, by name, and those that ended within the last hour without saying so."""
     workers_exact: bool = True
     """False: there are more of them."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
     """Ids that are remembered after their jobs' ends, and jobs whose results are kept."""
     remembered_bytes: int = 0
-    """What Redis keeps of them, without what an entry costs besides."""
-
+    """Bytes of their entries in Redis, without RESULT_COST for each."""
     kept_bytes: int = 0
-    """What its kept results take, what an entry costs besides included (the setting kept_max_bytes bounds it)."""
+    """Bytes of its kept results, with RESULT_COST for each (the setting kept_max_bytes bounds it)."""
     unserved: Unserved | None = None
-    """Of the scheduled jobs that are due first, those that no worker could run; None: there are none."""
+    """The jobs that no worker could run, among the scheduled jobs that are due first; None: no such job."""
     evicted: int = 0
     """Kept results that have lost their values since the queue was made, so that others had room."""
 
     @property
     def remembered_ratio(self) -> float:
-        """How much of the bounds on these ids is used: at 1.0 jobs whose ids are to be remembered are refused."""
+        """How much of the bounds on these ids is used: at 1.0 jobs whose ids must be remembered are refused."""
         most, size = (max(1, self.settings[name]) for name in ("results_max", "results_max_bytes"))
         used = self.remembered_bytes + RESULT_COST * self.remembered
         return max(self.remembered / most, used / size)
@@ -167,19 +166,19 @@ class QueueOverview:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """How all queues stand."""
+    """The numbers of all queues."""
 
     queues: tuple[QueueOverview, ...]
     """By name."""
     unreadable: dict[str, str]
     """Why the others could not be read, by queue. Names and reasons are fit to be shown."""
     queues_left_out: int
-    """How many queues were not looked at, since there are more than QUEUES_MAX."""
+    """How many queues were not read, since there are more than QUEUES_MAX."""
     used_memory: int | None
     """Bytes that the server uses, None if it does not say (in a cluster there are several servers)."""
     maxmemory: int | None
     """Bytes that it may use; 0: any number."""
     strays: str = ""
-    """What is to be said of entries of the list of queues that can name no queue; empty if there are none."""
+    """A message about entries of the list of queues that can name no queue; empty without such entries."""
     denied: tuple[str, ...] = ()
     """The queues that the user may not read, though it may read others."""

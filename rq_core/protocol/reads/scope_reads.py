@@ -44,14 +44,14 @@ class ScopeStatus(NamedTuple):
     """Jobs in lanes that are blocked on this scope; for the queue, all that are ready while it is full."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
-    """Of a rate that is spent: when it goes on (Unix ms); of a family of rates, when the first of its keys does."""
+    """When a spent rate goes on (Unix ms); for a family of rates, when the first of its keys does."""
     partial: bool = False
     """Whether more wait than were counted."""
     set_by: str | None = None
-    """Who set a live limit, and when (Unix ms)."""
+    """The operator who set a live limit; ``set_at_ms`` is when (Unix ms)."""
     set_at_ms: int | None = None
     declared: Limit | None = None
-    """What code declares in the place of a live limit."""
+    """The limit that code declares, if a live limit is in force in its place."""
     keyless: bool = False
     """Whether it is a family without keys: a cap with a name, which counts the jobs of all its tasks together."""
 
@@ -68,7 +68,7 @@ class ScopeHolder(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where a job stands among those that wait with it, and what it waits for."""
+    """A job's place among the jobs that wait with it, and the scope that it waits for."""
 
     job: JobState
     lane: str
@@ -76,9 +76,9 @@ class Standing(NamedTuple):
     place: str
     """open, blocked, or empty: it does not wait in its lane."""
     scope: str | None
-    """What it waits for: a scope, the whole queue, or nothing."""
+    """The scope that it waits for: a scope, the whole queue, or nothing."""
     limit: Limit
-    """Of that scope."""
+    """The limit of that scope."""
     holders: int
     shown: tuple[ScopeHolder, ...]
     """Some of those who hold it."""
@@ -146,7 +146,7 @@ def job_of(member: str) -> str:
 
 
 def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
-    """Fields of `caps` as limits; what is not there is left out. Raises QueueDamaged for what is none."""
+    """Read fields of `caps` as limits; missing fields are left out. Raises QueueDamaged for any other text."""
     found = {}
     for name, text in texts:
         if text is not None:
@@ -373,7 +373,7 @@ def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]
     """How many jobs may run before this one, over all lists and open lanes, and whether that is a lower bound."""
     rank, seq = _rank(job), _seq(job)
     lists = [keys(f"ready:{n}") for n in range(rank + 1)]
-    # A lane stands where its head does: one behind this job has nothing that comes before it.
+    # A lane's place is that of its first job: a lane after this job has no jobs before it.
     before = "-inf", f"({rank * RANK + seq}"
     found = yield from ask(
         heads=[["LRANGE", key, 0, AHEAD_MAX - 1] for key in lists],

@@ -44,8 +44,8 @@ def ask(**questions: Command | list[Command]) -> Steps[Any]:
 
 
 def time_ms(reply: Sequence[str]) -> int:
-    """The answer to TIME in Unix ms. It is to be asked beside something of the queue: in a cluster it is its shard's
-    clock that counts."""
+    """Return the answer to TIME in Unix ms. Send TIME with commands that have keys of the queue: in a cluster the clock
+    of the queue's shard counts."""
     seconds, micros = reply
     return int(seconds) * 1000 + int(micros) // 1000
 
@@ -91,14 +91,14 @@ class QueueReader:
 
 
 class _Contained(Generic[T]):
-    """A read that goes on while it can. What it cannot read hides no other queue."""
+    """A read that goes on while it can. If it cannot read its queue, it does not hide the others."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
         self.asks: list[Command] | None = []
         """The commands whose answers it waits for; None: it has ended."""
         self.found: list[T] = []
-        """What it returned, if it did."""
+        """The value that it returned, if it did."""
         self.why: str | None = None
         """Why it could not go on."""
         self.take(None)
@@ -123,14 +123,14 @@ class _Contained(Generic[T]):
 
 
 def _fit(text: str) -> str:
-    """A text that anything may stand in, as one short line."""
+    """Return a text that may contain anything as one short line."""
     return printable(" ".join(shorten(text, WHY_MAX).split()))
 
 
 # The state lines of many jobs, without their arguments.
 
 PAGE: Final = 500
-"""Jobs in one question: a server looks at so many values of ``jobs`` in about a millisecond."""
+"""Jobs in one question: a server looks at this number of values of ``jobs`` in about a millisecond."""
 
 LONG: Final = 4096
 """Bytes of a value in ``jobs``, from which its job has a line in ``state`` for sure."""
@@ -151,13 +151,13 @@ def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
 
 
 def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], list[str]]]:
-    """Read how those of some jobs stand that Redis has, and why others cannot be read."""
+    """Read the states of those of some jobs that Redis has, and why others cannot be read."""
     lines = yield from lines_of(keys, ids)
     return read_state_lines(keys.queue, zip(ids, lines, strict=True))
 
 
 def errors_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[JobError | None]]:
-    """Read what each of these jobs died of; None for no error."""
+    """Read the error that each of these jobs died of; None for no error."""
     pages = [ids[at : at + _ERRORS_PAGE] for at in range(0, len(ids), _ERRORS_PAGE)]
     found = yield [["EVAL_RO", plain_text("errors"), 1, keys("jobs"), *page] for page in pages]
     return [None if head is None else error_of(head) for heads in found for head in heads]

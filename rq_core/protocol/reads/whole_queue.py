@@ -1,7 +1,7 @@
 """Reads a whole queue: a small one in one transaction, a large one in pages, so that no call holds up the server.
 
-Pages are of different moments. The outbox is read last, so a job without an event since the first page stands in all
-pages as the log has it. Whatever else differs has to be read again at one moment (:meth:`WholeReads.members`).
+Pages are of different moments. The outbox is read last, so a job without an event since the first page is in all pages
+as the log has it. Other members that differ must be read again at one moment (:meth:`WholeReads.members`).
 """
 
 from __future__ import annotations
