@@ -2,7 +2,7 @@
 
 All keys of a queue lie in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
 exchange by node by what its map says (:mod:`rq_core.connections.routing`), and follows MOVED and ASK. Its methods are
-generators: each yields commands by node and is sent the replies, so that the loops of both kinds of wire
+generators: each yields commands by node and is sent the replies, so that the loops of both kinds of transport
 (:mod:`rq_core.connections.cluster`) are a few lines.
 
 What a cluster cannot do for now (a slot on its way, a shard without a primary) stays in the place of the reply, for
@@ -131,7 +131,7 @@ class SlotMap:
             self._heard[node] = self._clock()
 
     def refresh(self) -> Steps[Exception | None]:
-        """Ask for the map if it is stale. Returns why there is none."""
+        """Ask for the map if it is stale. Returns why it could not be read, or None."""
         if not self._stale:
             return None
         began = self._clock()
@@ -155,7 +155,8 @@ class SlotMap:
         return None if self._primaries else _explained(trouble)
 
     def _candidates(self) -> list[Node]:
-        """Whom to ask for the map, in order: who answered last, who has an old map, who is doubted."""
+        """Return the nodes to ask for the map: first those that answered last, then those with an old map, then doubted
+        ones."""
 
         def order(node: Node) -> tuple[float, float, float]:
             never = float("-inf")
@@ -212,7 +213,7 @@ _KEYLESS: Final = frozenset({
 })  # fmt: skip
 _SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL", "EVAL_RO"})
 _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD"), ("CONFIG", "GET")})
-"""What each primary must know for itself."""
+"""Commands that go to each primary."""
 
 
 def key_of(command: Command) -> str | None:
@@ -228,7 +229,7 @@ def key_of(command: Command) -> str | None:
 
 
 class _Unit(NamedTuple):
-    """What must be carried out together: one command, or one transaction."""
+    """Commands that must be carried out together: one command, or one transaction."""
 
     at: int
     """Its place in the exchange."""
@@ -285,7 +286,7 @@ class Routing:
         return self.map.home(slot_of(key))
 
     def exchange(self, commands: Sequence[Command]) -> Steps[list[Any]]:
-        """Carry out commands where their keys are; an exception stands in the place of a reply that did not come.
+        """Carry out commands where their keys are; an exception takes the place of a reply that did not come.
 
         Commands without a key go where others of the exchange go (TIME asks for that clock), else to any primary; those
         that load scripts go to all primaries, and so does CONFIG GET, whose answers come one behind the other.
@@ -302,7 +303,7 @@ class Routing:
             slot = slot if unit.slot is None else unit.slot
             home = self.map.any() if slot is None else self.map.home(slot)
             if unit.everywhere:
-                # A node that does not hear of it says so at its next call, and is told then.
+                # A node that does not get it says so at its next call, and gets it then.
                 replies = yield Round(
                     {n: list(unit.commands) for n in self.map.sound()}, brief=True
                 )
@@ -325,7 +326,7 @@ class Routing:
     def _send(
         self, todo: list[tuple[_Unit, Node, bool]], results: list[Any]
     ) -> Steps[list[tuple[_Unit, Node, bool]]]:
-        """Send units and take note of replies. Returns those that are to be sent elsewhere."""
+        """Send units and take note of replies. Returns the units that must be sent elsewhere."""
         commands: dict[Node, list[Command]] = {}
         places = []
         for unit, node, asking in todo:
@@ -368,7 +369,7 @@ class Routing:
         return node
 
     def follow(self, reply: ReplyError, asked: Node) -> bool:
-        """Take note of an error reply to such a command. True: it is to be sent again, to where its key is now."""
+        """Take note of an error reply to such a command. True: it must be sent again, to where its key is now."""
         self.map.note(asked, reply)
         redirect = _redirect(reply, asked)
         if redirect is None:

@@ -31,7 +31,7 @@ class _GivenUp(Exception):
 
 
 class _Waiting(NamedTuple):
-    """A job, and the caller that is told what became of it."""
+    """A job, and the caller that waits for its outcome."""
 
     job: NewJob
     future: asyncio.Future[Accepted]

@@ -37,7 +37,7 @@ class OtherProtocol(redis.RedisError):
         )
 
 
-def check(made: Any, error: BaseException) -> None:
+def check_tls(made: Any, error: BaseException) -> None:
     """Raise OtherProtocol if that is why a connection of redis-py could not be made."""
     tls = _asks_for_tls(made, error)
     if tls is None:
@@ -49,7 +49,7 @@ def check(made: Any, error: BaseException) -> None:
         _judge(first, tls=tls)
 
 
-async def check_async(made: Any, error: BaseException) -> None:
+async def check_tls_async(made: Any, error: BaseException) -> None:
     """The same for asyncio."""
     tls = _asks_for_tls(made, error)
     if tls is None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rq_core.doctor import result_check
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
-from rq_core.doctor.image import LISTS, AtLeast, Image, Kept, Want
+from rq_core.doctor.image import LISTS, AnyValue, AtLeast, Image, Want
 from rq_core.doctor.snapshot import View
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.lib.text import counted
@@ -16,7 +16,8 @@ from rq_core.model.limits.scopes import is_rate
 from rq_core.model.unique_names import is_name_field, name_field, read_holder
 
 Owner = tuple[str, str]
-"""What a member of an index is there for: a job, a lane, a call slot, a rate, a fact of `meta`…"""
+"""The thing that a member of an index is about, as its kind and its name: a job, a lane, a call slot, a rate, a fact of
+`meta`…"""
 
 _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
 """Keys that also have what is not derived. In a list, an entry too many is a tombstone."""
@@ -34,7 +35,7 @@ _FACTS: Final = {
 _OWNERS: Final = {
     "meta": "fact", "results": "id", "kept": "id", "returned": "id", "rates": "rate", "fair": "key",
 }  # fmt: skip
-"""What the members of a key are there for; those of other keys are there for a job."""
+"""The kinds of owners that the members of a key have; the members of other keys belong to jobs."""
 
 
 def owner_of(key: str, member: str) -> Owner:
@@ -52,7 +53,7 @@ def owner_of(key: str, member: str) -> Owner:
     return _OWNERS.get(key, "job"), member.rpartition("|")[2]
 
 
-def differences(image: Image) -> dict[Owner, list[Edit]]:
+def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
     """Return the edits that make the indexes what they must be, by what they are for."""
     found: dict[Owner, list[Edit]] = defaultdict(list)
     unknown = set(_unknown(image))
@@ -82,7 +83,7 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
     if isinstance(want, AtLeast):
         fits = _number(actual) >= want.value
         return None if fits else Edit(key, member, LOWER, str(want.value))
-    if isinstance(want, Kept):
+    if isinstance(want, AnyValue):
         is_lost = actual is None and want.fresh is not None
         is_late = actual is not None and want.most is not None and actual > want.most
         edit = Edit(key, member, as_text(actual), str(want.fresh))
@@ -102,7 +103,7 @@ def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
 
 
 def _number(actual: Any) -> float:
-    """Return a number, 0 if there is none, and less if it is no number."""
+    """Return a stored number; 0 for a missing one, and less for a text that is not a number."""
     if isinstance(actual, str):
         is_number = actual.isascii() and actual.isdigit() and len(actual) < 19
         return int(actual) if is_number else -1
@@ -167,7 +168,7 @@ def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, s
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
 
-def findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
+def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
     """Say in words what differs, once for each owner."""
     for owner, edits in differing.items():
         kind, name = owner
@@ -210,7 +211,7 @@ def _reasons(image: Image, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]
         yield (
             "by the log no job can hold it"
             if at_ms is None
-            else f"it stands until {at_ms} by the log"
+            else f"it is held until {at_ms} by the log"
         )
 
 

@@ -1,4 +1,4 @@
-"""What cannot be derived from the state lines: lines and limits that cannot be read, keys that are gone, the log."""
+"""Checks of what state lines do not imply: lines and limits that cannot be read, keys that are gone, the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rq_core.doctor.comparison import Owner, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
 from rq_core.doctor.image import Image
 from rq_core.doctor.line_check import unlike
-from rq_core.doctor.log import Log
+from rq_core.doctor.log import FoldedLog
 from rq_core.doctor.snapshot import View
 from rq_core.model.events import JobRecord
 from rq_core.model.job import spec_fault, spec_of
@@ -23,7 +23,7 @@ from rq_core.model.table.machine import CLAIMED_STATES, State
 STRAYS_SHOWN: Final = 3
 
 
-def findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
+def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     """Say what is gone or cannot be read, and where the log differs.
 
     A job whose line comes back takes its ``differing`` indexes along, and they are no findings of their own.
@@ -35,7 +35,7 @@ def findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Findi
     yield from _wake(image)
     yield from _log(image, differing)
     yield from _outbox(image.view.log)
-    yield from settings_check.findings(image.view)
+    yield from settings_check.settings_findings(image.view)
 
 
 def _specs(image: Image) -> Iterator[Finding]:
@@ -157,7 +157,7 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
             yield told(Kind.LOST, job_id, says)
 
 
-def _outbox(log: Log) -> Iterator[Finding]:
+def _outbox(log: FoldedLog) -> Iterator[Finding]:
     for entry_id in log.gaps:
         yield Finding(Kind.LOG_GAP, f"the outbox lacks entries before {entry_id}")
     if strays := log.strays:

@@ -15,7 +15,8 @@ from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from rq_core.model.limits.limit import shown
 from rq_core.model.plugins import LogOverview
-from rq_core.protocol.reads.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad, Unserved
+from rq_core.protocol.reads.overview import QUEUES_MAX
+from rq_core.protocol.reads.queue_load import Overview, QueueOverview, ScopeLoad, Unserved
 
 JUST_NOW_MS = 600_000
 """How long a death is a cause, in ms: as long as its alert looks back."""

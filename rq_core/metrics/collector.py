@@ -26,7 +26,7 @@ from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.lib.text import printable
 from rq_core.model.plugins import LogOverview
 from rq_core.process.claim_totals import FlowTotals
-from rq_core.protocol.reads.overview import Overview, QueueOverview
+from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.worker.claim_counters import BOUNDS_S, OTHER, parts_of
 from rq_core.worker.settlement import NOT_RUN
 

@@ -37,7 +37,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "id → immutable JSON (task and arguments), never parsed in Lua; before it, how a plain job waits, or what a"
         " dead one died of",
     ),
-    Key("state", "hash", "id → one readable line: where a job stands that does more than wait"),
+    Key("state", "hash", "id → one readable line: the state of a job that does more than wait"),
     Key("ready:0", "list", "ids that may be claimed, priority critical"),
     Key("ready:1", "list", "priority high"),
     Key("ready:2", "list", "priority normal"),
@@ -64,7 +64,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "hash",
         "call slot → its last number, until when it is remembered (Unix ms), "
         "and + if slot|a has its answer; unique|name → the job that holds the name, "
-        "and until when (Unix ms), if the name stands until an instant",
+        "and until when (Unix ms), if the name is held until an instant",
     ),
     Key(
         "results",
@@ -84,7 +84,7 @@ KEYS: Final[tuple[Key, ...]] = (
 """Every key that a queue may have. ``ready`` in a script's header means the four lists."""
 
 CHANNEL: Final = "ended"
-"""The channel on which a queue tells which of its jobs have ended. Its name begins as those of the keys do."""
+"""The channel on which scripts publish the ids of a queue's jobs that have ended. Its name begins as the keys' do."""
 
 KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 

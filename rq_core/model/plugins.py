@@ -1,8 +1,8 @@
-"""What other packages add to rq-core, found by entry points, since rq_core imports none of them.
+"""Entry points by which rq_core finds what other packages add, since it imports none of them.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name.
 ``rq_core.audit``: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror`` and ``reader``. The
-protocols say what each does.
+protocols below say what each does.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -56,7 +56,7 @@ class OpenEndings(Protocol):
 
 
 class Drift(Protocol):
-    """Returns what Redis and SQL have of a queue, as a Look of rq_core.doctor.
+    """Returns what Redis and SQL have of a queue, as an Evidence of rq_core.doctor.
 
     ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
     """
@@ -65,8 +65,8 @@ class Drift(Protocol):
 
 
 class MirrorCommand(Protocol):
-    """Returns how a mirror is started: its command line, and what its environment has besides. It ends when its
-    standard input ends, or on SIGTERM, and catches up before it ends.
+    """Returns how a mirror is started: its command line, and the variables that are added to its environment. The
+    mirror ends when its standard input ends, or on SIGTERM, and catches up before it ends.
 
     ``made`` are queues that were made for it just now. The URLs go into the environment: every user of a machine can
     read every command line, and URLs have passwords.
@@ -94,7 +94,7 @@ def history_reader() -> HistoryReader:
     return cast(HistoryReader, _audit("history"))
 
 
-def open_endings() -> OpenEndings:
+def endings_opener() -> OpenEndings:
     """Return what opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed package does."""
     return cast(OpenEndings, _audit("endings"))
 
@@ -105,11 +105,11 @@ def drift() -> Drift:
 
 
 def mirror_command() -> MirrorCommand:
-    """Return what tells how a mirror is started. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that says how a mirror is started. Raises AuditNotConfigured if no installed package does."""
     return cast(MirrorCommand, _audit("mirror"))
 
 
-def open_reader() -> OpenReader:
+def reader_opener() -> OpenReader:
     """Return what opens an audit log to look at. Raises AuditNotConfigured if no installed package does."""
     return cast(OpenReader, _audit("reader"))
 
@@ -130,10 +130,10 @@ def _points(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
-# What an audit log tells those who watch queues, without their knowing how it is kept.
+# The answers of an audit log for tools that watch queues; they do not know how the log is kept.
 #
 # The package that keeps the log implements :class:`AuditReader`; its entry point is found by
-# :func:`rq_core.model.plugins.open_reader`.
+# :func:`rq_core.model.plugins.reader_opener`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +181,20 @@ class LogOverview:
     queues: tuple[QueueLog, ...]
     """By name."""
     claims: tuple[EndedClaims, ...]
-    """What Redis forgot and what a prune removed goes on being counted."""
+    """By queue, task and outcome. They include claims that Redis forgot and claims whose rows a prune removed."""
 
 
 class AuditReader(Protocol):
     """Reads one audit log. Threads may share it."""
 
     def look(self) -> LogOverview:
-        """How the log stands. Raises RqCoreError if the database does not answer."""
+        """Return the state of the log. Raises RqCoreError if the database does not answer."""
         ...
 
     def mirrored(self, client: Any, /) -> list[str]:
-        """The queues of a client's Redis and prefix of which the log is to go on, whether Redis has them or not, by
-        name: those that were mirrored and whose log was not switched off. Raises RqCoreError if Redis or the database
-        does not answer, or the log is that of another Redis."""
+        """Return the queues of a client's Redis and prefix whose log goes on, by name: those that were mirrored and
+        whose log was not switched off, whether Redis has them or not. Raises RqCoreError if Redis or the database does
+        not answer, or the log is that of another Redis."""
         ...
 
     def close(self) -> None:

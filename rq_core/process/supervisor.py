@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rq_core.connections.client import Client
-from rq_core.connections.open import open_wire
+from rq_core.connections.open import open_transport
 from rq_core.connections.transport import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import (
     LayoutMismatch,
@@ -74,13 +74,13 @@ def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark
     """
     if not is_cluster(app.redis_url):
         client = app.client
-        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
         return _meet(client, queues, app.queues), remarks
-    wire = open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S)
-    with Client(app.redis_url, prefix=app.prefix, patience=PATIENCE, wire=wire) as client:
+    transport = open_transport(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S)
+    with Client(app.redis_url, prefix=app.prefix, patience=PATIENCE, transport=transport) as client:
         met = _meet(client, queues, app.queues)
         asking = client.calls.delivery.asking
-        return met, client.run(server_check.check(asking, next(iter(met.queues), None)))
+        return met, client.run(server_check.remarks_on(asking, next(iter(met.queues), None)))
 
 
 def _meet(client: Client, queues: Sequence[str], declared: Sequence[str]) -> Met:
@@ -145,7 +145,7 @@ class Supervisor:
                 app.redis_url,
                 prefix=app.prefix,
                 patience=Patience(unsent=1.0, unknown=1.0),
-                wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
+                transport=open_transport(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
             ),
             options.worker.serving(app.queues).queues,
             self._lease_tables,

@@ -1,4 +1,4 @@
-"""What a Lua file says of itself: the comment at its top, parsed.
+"""The header of a Lua file: the comment at its top, parsed.
 
 --[[ name: purpose …
 
@@ -44,7 +44,7 @@ class HeaderError(Exception):
 
 @dataclass(frozen=True)
 class Header:
-    """What a Lua file says of itself."""
+    """The header of a Lua file, parsed."""
 
     name: str
     purpose: str

@@ -36,9 +36,9 @@ DECIDE_STEP: Final = "decide"
 STEPS: Final = (DECIDE_STEP, "check", "append", "write")
 TABLE: Final = "PARTS"
 ENDINGS: Final = "ENDINGS"
-"""What its file reads: the parts of the script, and those of them that end with a job."""
+"""The tables that the file of PARTS reads: the parts of the script, and those of them that end with a job."""
 NEW_ROOM: Final = "ends"
-"""Where an include of a variant stands that is not among those that are shipped."""
+"""The room of an include of a variant that is not among the shipped ones."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
 """How a room begins, behind what others take from it."""
@@ -97,7 +97,7 @@ def facts_of_parts(lua: Path, variant: Variant) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fact for header in headers for fact in header.words("Fact")))
 
 
-def resolve(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
+def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
     """Includes in the order in which they must stand, each once."""
     found: dict[str, Source] = {}
     look_up = partial(_look_up, lua, variant=variant)
@@ -121,7 +121,9 @@ def resolve(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
     return found
 
 
-def steps_of(includes: Mapping[str, Source], users: Sequence[Source]) -> dict[str, tuple[str, ...]]:
+def part_steps(
+    includes: Mapping[str, Source], users: Sequence[Source]
+) -> dict[str, tuple[str, ...]]:
     """The parts of a script, in the order in which they run: the steps of each. None if it runs no steps."""
     taken = {word for user in users for word in user.header.uses.get(PARTS, ())}
     if RUN not in taken:
@@ -170,7 +172,7 @@ def build(
     )
 
 
-def words_of(
+def include_words(
     lua: Path, script: Source, includes: Mapping[str, Source]
 ) -> dict[str, frozenset[str]]:
     """The words of each include that the script does not do without, as far as it needs that include."""
@@ -183,7 +185,7 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
     paths = include_paths(lua)
     found: dict[str, _File] = {}
     users: list[tuple[Header, str, frozenset[str]]] = [(script.header, "", script.words)]
-    parts = steps_of(includes, (script, *includes.values()))
+    parts = part_steps(includes, (script, *includes.values()))
     for name, include in reversed(list(includes.items())):
         room = paths[name].parent.name if name in paths else NEW_ROOM
         steps = parts.get(name, ())
@@ -202,7 +204,7 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
 
 
 def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Those of a script's parts that decide what ends with a job."""
+    """Return those of a script's parts that decide what ends with a job."""
     return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
 
 

@@ -32,15 +32,15 @@ class Script:
     text: str
     sha: str
     keys: tuple[str, ...]
-    """What each call carries…"""
+    """The keys that each call carries…"""
     on_demand: Mapping[str, tuple[str, ...]]
-    """…and what follows in calls to queues with a fact, by fact."""
+    """…and the keys that follow in calls to queues with a fact, by fact."""
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""
     """Its name in the library whose text this is; empty if it is a script of its own."""
     instead: Script | None = None
-    """Of a function: the script of its own that does the same, where no functions may be loaded."""
+    """The script that does the same as this function, for servers that load no functions; None: this is a script."""
 
     @cached_property
     def verb(self) -> tuple[str, str]:
@@ -101,7 +101,7 @@ def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> t
     return (*verb, len(names), *map(keys, names))
 
 
-def directory() -> Path:
+def lua_directory() -> Path:
     """Where the Lua files are: inside the wheel, or beside the package in a checkout."""
     packaged = Path(__file__).parent.parent / "_lua"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "lua"
@@ -109,12 +109,12 @@ def directory() -> Path:
 
 def include(name: str) -> str:
     """The text of an include as shipped."""
-    return include_paths(directory())[name].read_text(encoding="utf-8")
+    return include_paths(lua_directory())[name].read_text(encoding="utf-8")
 
 
 def names() -> tuple[str, ...]:
     """Every script, by the file names."""
-    return tuple(sorted(p.stem for p in directory().glob("*.lua")))
+    return tuple(sorted(p.stem for p in lua_directory().glob("*.lua")))
 
 
 @cache
@@ -132,7 +132,7 @@ def script(name: str) -> Script:
 def build_script(name: str, variant: Variant | None = None) -> Script:
     """The script to be sent with EVALSHA, with the includes of ``variant`` in place of the shipped ones."""
     variant = variant or Variant()
-    return _as_script(name, assemble(directory(), name, variant), variant)
+    return _as_script(name, assemble(lua_directory(), name, variant), variant)
 
 
 def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
@@ -148,7 +148,7 @@ def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
 def build_function(name: str, variant: Variant | None = None) -> Script:
     """The same as a function, which is made once and not per call."""
     variant = variant or Variant()
-    made = assemble(directory(), name, variant)
+    made = assemble(lua_directory(), name, variant)
     flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))
     text = (
         f"#!lua name={_NAME}\nlocal register = redis.register_function\n{variant.prelude}{made.text}\n"

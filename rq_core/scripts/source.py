@@ -35,7 +35,7 @@ class Part:
 
     code: str
     names: tuple[str, ...]
-    """What it defines; nothing if the code is not a definition."""
+    """The names that it defines; empty if the code is not a definition."""
     is_function: bool
 
     @cached_property
@@ -83,7 +83,7 @@ class Source:
 
     @cached_property
     def other_code(self) -> str:
-        """The first line in the first column that defines no local; empty if there is none."""
+        """The first line in the first column that defines no local; empty if all lines do."""
         found = _OTHER_CODE.search(self.code)
         return found[0] if found else ""
 
@@ -113,7 +113,7 @@ def include_paths(lua: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted(lua.glob("*/**/*.lua")) if path.parent.name != PLAIN}
 
 
-def forget() -> None:
+def forget_files() -> None:
     """Read the files again from now on."""
     read.cache_clear()
     include_paths.cache_clear()

@@ -11,15 +11,15 @@ import redis
 from rq_core.app.clients import Connections
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.connection import Line
+from rq_core.connections.connection import Connection
 from rq_core.connections.pool import Pool
-from rq_core.connections.redis_errors import words_of
-from rq_core.connections.transport import SOCKET_TIMEOUT_S, Hear, PoolWire
+from rq_core.connections.redis_errors import own_words
+from rq_core.connections.transport import SOCKET_TIMEOUT_S, Hear, PoolTransport
 from rq_core.connections.wait_thread import Waiter
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Patience, ReplyError
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.reads.wait_schedule import Nothing, Wait
+from rq_core.protocol.reads.wait_schedule import JobWait, Nothing
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_script
 
@@ -76,12 +76,12 @@ class FakeConnections(Connections):
 
     def make_client(self) -> Client:
         """Make a client of the fake server."""
-        return Client(self.url, wire=FakeWire(self._server), calls=self._calls())
+        return Client(self.url, transport=FakeTransport(self._server), calls=self._calls())
 
     def make_async_client(self) -> AsyncClient:
         """Make a client of the fake server for the running event loop."""
-        wire = FakeAsyncWire(self._server)
-        return AsyncClient(self.url, wire=wire, calls=self._calls())
+        transport = FakeAsyncTransport(self._server)
+        return AsyncClient(self.url, transport=transport, calls=self._calls())
 
     def make_waiter(self) -> Waiter:
         """Make a waiter that looks once: jobs run when the test drains."""
@@ -98,14 +98,14 @@ class FakeConnections(Connections):
 class _FakeWaiter(Waiter):
     """Looks at once, in the thread that waits."""
 
-    def begin(self, *waits: Wait) -> None:
+    def begin(self, *waits: JobWait) -> None:
         """End each wait with its job's state of now."""
         for wait in waits:
             found = self._client.run(self._client.calls.endings.look(wait.queue, [wait.id]))
             wait.end(found.get(wait.id, Nothing.ALIVE))
 
 
-class _FakeLine(Line):
+class _FakeConnection(Connection):
     """A connection to a fakeredis server, which has no socket: redis-py's own methods lead to it."""
 
     def is_ready(self) -> bool:
@@ -113,68 +113,70 @@ class _FakeLine(Line):
         return self.is_connected
 
     def connect(self, within: float | None = None) -> None:  # noqa: ARG002 - it is there at once
-        """See Line.connect."""
+        """See Connection.connect."""
         self._made.connect()
         self._socket = self._made
 
     def send(self, data: bytes) -> None:
-        """See Line.send."""
+        """See Connection.send."""
         self._made.send_packed_command([data])
 
     def receive(self, count: int, replies: list[Any]) -> None:
-        """See Line.receive."""
+        """See Connection.receive."""
         for _ in range(count):
             try:
                 replies.append(self._made.read_response())
             except redis.ResponseError as error:
-                replies.append(ReplyError(words_of(error)))
+                replies.append(ReplyError(own_words(error)))
 
     def wait_for(self, seconds: float | None) -> None:
         """Do nothing: a fake server answers at once."""
 
 
-class FakeWire(PoolWire):
-    """A Wire to a fakeredis server. It sends and reads as redis-py would."""
+class FakeTransport(PoolTransport):
+    """A Transport to a fakeredis server. It sends and reads as redis-py would."""
 
     def __init__(self, server: Any) -> None:
         import fakeredis
 
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
         self._answer_within = SOCKET_TIMEOUT_S
-        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT_S, make_line=_FakeLine)
+        self._pool = Pool(
+            fake.connection_pool, wait=SOCKET_TIMEOUT_S, make_connection=_FakeConnection
+        )
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
-        """See Wire.exchange."""
+        """See Transport.exchange."""
         known = [_known(command) for command in commands]
         return _with_info(known, super().exchange(known, *how))
 
 
-class FakeAsyncWire:
-    """A wire for asyncio to a fakeredis server. It never waits: the server is a dictionary."""
+class FakeAsyncTransport:
+    """A transport for asyncio to a fakeredis server. It never waits: the server is a dictionary."""
 
     one_slot = False
 
     def __init__(self, server: Any) -> None:
-        self._wire = FakeWire(server)
+        self._transport = FakeTransport(server)
 
     async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
-        """See Wire.exchange."""
-        return self._wire.exchange(commands, *how)
+        """See Transport.exchange."""
+        return self._transport.exchange(commands, *how)
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """See AsyncWire.block."""
-        reply = self._wire.block(command, seconds)
+        """See AsyncTransport.block."""
+        reply = self._transport.block(command, seconds)
         if hear is not None:
             hear(reply)
         return reply
 
     def place(self, key: str) -> object:
-        """See Wire.place."""
-        return self._wire.place(key)
+        """See Transport.place."""
+        return self._transport.place(key)
 
     async def close(self) -> None:
         """Close all connections."""
-        self._wire.close()
+        self._transport.close()
 
 
 def _known(command: Sequence[Any]) -> Sequence[Any]:

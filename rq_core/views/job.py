@@ -15,7 +15,7 @@ from rq_core.views.scopes import standing_rows
 from rq_core.views.text import ago, one_line
 
 if TYPE_CHECKING:
-    from rq_core.model.idempotency import Result
+    from rq_core.model.idempotency import ResultLine
     from rq_core.protocol.reads.scope_reads import Standing
 
 Rows = list[tuple[str, str]]
@@ -105,7 +105,7 @@ def _given_back(row: ListedJob, now_ms: float) -> Rows:
     return [("given back", f"{often}by {by}, {ago(at_ms, now_ms)}: {why}")]
 
 
-def ended_rows(queue: str, result: Result, value: str | None, now_ms: float) -> Rows:
+def ended_rows(queue: str, result: ResultLine, value: str | None, now_ms: float) -> Rows:
     """Return the rows about a job that has ended: what Redis remembers of it, and its result."""
     rows = [("job", result.id), ("queue", queue)]
     if result.same_as is None:
@@ -124,7 +124,7 @@ def ended_rows(queue: str, result: Result, value: str | None, now_ms: float) -> 
     return rows
 
 
-def ended_document(queue: str, result: Result, value: str | None) -> dict[str, Any]:
+def ended_document(queue: str, result: ResultLine, value: str | None) -> dict[str, Any]:
     """Return the same for programs."""
     document = {"queue": queue, **result._asdict()}
     if value is None:

@@ -21,7 +21,7 @@ from rq_core.views.table import Found
 from rq_core.views.text import shortened, span
 
 if TYPE_CHECKING:
-    from rq_core.protocol.calls.unique import Held
+    from rq_core.protocol.calls.unique import HeldName
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.reads.job_reads import GivenBack
@@ -91,7 +91,9 @@ def dead_jobs(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]
     )
 
 
-def held_names(calls: Operations, queue: str, name: str | None, limit: int) -> Plan[Found[Held]]:
+def held_names(
+    calls: Operations, queue: str, name: str | None, limit: int
+) -> Plan[Found[HeldName]]:
     """Return the names that are held in a queue, or ``name`` alone, and the jobs that hold them."""
     found = yield from calls.names.held(queue, name, limit=limit + 1)
     which = f"the name {name}" if name is not None else "a name"
@@ -167,7 +169,7 @@ def died_of(job: JobState) -> str:
     return shortened(str(job.error)) + (f" ({printable(place)})" if place else "")
 
 
-def holder_state(held: Held) -> str:
+def holder_state(held: HeldName) -> str:
     """Return the state of the job that holds a name."""
     if held.job is not None:
         return str(held.job.state)
@@ -213,7 +215,7 @@ def listed_document(row: ListedJob) -> dict[str, Any]:
     }
 
 
-def name_document(held: Held) -> dict[str, Any]:
+def name_document(held: HeldName) -> dict[str, Any]:
     """Return a name for programs, and the job that holds it."""
     job = None if held.job is None else job_document(held.job)
     return {"name": held.name, "id": held.job_id, "until_ms": held.until_ms, "job": job}

@@ -14,7 +14,7 @@ from rq_core.views.text import one_line
 if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
-    from rq_core.protocol.reads.overview import QueueOverview
+    from rq_core.protocol.reads.queue_load import QueueOverview
     from rq_core.protocol.reads.worker_registry import PresentWorker
 
 

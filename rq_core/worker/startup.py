@@ -67,7 +67,7 @@ class Startup:
     async def _check(self, queue: str | None = None) -> None:
         """Warn of what the server is; in a cluster, of what the shard of ``queue`` is."""
         asking = self._client.calls.delivery.asking
-        server_check.warn(await self._client.run(server_check.check(asking, queue)))
+        server_check.warn(await self._client.run(server_check.remarks_on(asking, queue)))
 
     async def _meet_usable(self, queues: Iterable[WatchedQueue]) -> None:
         """Meet queues. One that is damaged, or whose shard does not answer, is left alone for now: the others must not

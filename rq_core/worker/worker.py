@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rq_core.app.task import Task
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.open import open_async_wire, open_wire
-from rq_core.connections.transport import WORKER_SOCKET_TIMEOUT_S, AsyncWire
+from rq_core.connections.open import open_async_transport, open_transport
+from rq_core.connections.transport import WORKER_SOCKET_TIMEOUT_S, AsyncTransport
 from rq_core.errors import RqCoreError
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import check_name
@@ -54,11 +54,11 @@ class Worker:
         on_claim: Callable[[], None] = lambda: None,
         lease_table: LeaseTable | None = None,
         flow: FlowTable | None = None,
-        wire: AsyncWire | None = None,
+        transport: AsyncTransport | None = None,
     ) -> None:
         """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` and ``flow`` (what it counts) are
-        shared with a supervisor. ``wire`` takes the place of the worker's own connections, so that a test can watch or
-        hold its calls."""
+        shared with a supervisor. ``transport`` takes the place of the worker's own connections, so that a test can
+        watch or hold its calls."""
         self.app = app
         self.options = (options or WorkerOptions()).serving(app.queues)
         self.name = check_name("worker", name or boot_id("w"))
@@ -69,14 +69,15 @@ class Worker:
             app.redis_url,
             prefix=app.prefix,
             name=self.name,
-            wire=wire or open_async_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
+            transport=transport
+            or open_async_transport(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
         )
         self._lease_client = Client(
             app.redis_url,
             prefix=app.prefix,
             name=f"{self.name}.leases",
             patience=Patience(unsent=1.0, unknown=1.0),
-            wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
+            transport=open_transport(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
         )
         self._lifetime = Lifetime(self.name, self.options)
         self.stats = self._lifetime.stats

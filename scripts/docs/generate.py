@@ -129,7 +129,7 @@ def _script_row(name: str) -> tuple[str, ...]:
 
 
 def _plain_row(name: str) -> tuple[str, ...]:
-    header = read(script.directory() / PLAIN / f"{name}.lua").header
+    header = read(script.lua_directory() / PLAIN / f"{name}.lua").header
     parts = (("keys", header.words("Keys")), ("args", header.words("Args")))
     takes = "<br>".join(f"{part}: {code(words)}" for part, words in parts if words)
     return (f"[`{name}`]({PLAIN}/{name}.lua)", _purpose(header), takes, header.sections["Returns"])
@@ -137,11 +137,11 @@ def _plain_row(name: str) -> tuple[str, ...]:
 
 def lua_readme() -> str:
     """Return the text of ``lua/README.md``."""
-    paths = include_paths(script.directory())
+    paths = include_paths(script.lua_directory())
 
     def include_row(name: str) -> tuple[str, ...]:
         header = headers.includes()[name]
-        where = paths[name].relative_to(script.directory())
+        where = paths[name].relative_to(script.lua_directory())
         link = f"[`{where.parent}/{name}`]({where})"
         kept = header.words("Kept")
         own = (code(sorted(headers.changing(name))), f"kept: {code(kept)}" if kept else "")
@@ -361,7 +361,9 @@ def rights_md() -> str:
         of_keys.append(
             (f"`{name}`", "all" if every else code(writes), code(reads), channel, listed)
         )
-        of_commands.append((f"`{name}`", code(f"+{word}" for word in acl_roles.commands(name))))
+        of_commands.append(
+            (f"`{name}`", code(f"+{word}" for word in acl_roles.commands_of_role(name)))
+        )
     return "\n".join(
         [
             RIGHTS,
@@ -412,7 +414,7 @@ the code, the invariants and the recipes for common changes."""
 
 def files() -> dict[Path, str]:
     """Return the generated files' texts by path. Raises HeaderError, OSError, or ValueError (an arrow is not drawn)."""
-    lua = script.directory()
+    lua = script.lua_directory()
     reference = lua.parent / "docs" / "reference"
     return {
         reference.parent / "decisions" / "index.md": decisions_md(reference.parent / "decisions"),
@@ -447,7 +449,7 @@ def main(arguments: Sequence[str]) -> int:
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         if "--check" in arguments:
-            name = path.relative_to(script.directory().parent)
+            name = path.relative_to(script.lua_directory().parent)
             found.append(f"{name} is stale: run python -m scripts.docs.generate")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -165,7 +165,8 @@ def main(under: Sequence[str] = ()) -> int:
     if under:
         problems = list(problems_in_sources(under))
     else:
-        patterns = PATTERNS | ON_PAGES | synonyms((ROOT / GLOSSARY).read_text(encoding="utf-8"))
+        glossary = synonyms((ROOT / GLOSSARY).read_text(encoding="utf-8"))
+        patterns = {**PATTERNS, **ON_PAGES, **glossary}
         problems = [
             f"{place}: {found}"
             for place, text in texts().items()

@@ -134,7 +134,7 @@ def _check_server(redis_url: str, prefix: str) -> None:
         Client(redis_url, prefix=prefix, name="audit", patience=Patience(unsent=0)) as client,
         contextlib.suppress(ServerUnavailable),
     ):
-        server_check.warn(client.run(server_check.check(client.calls.delivery.asking)))
+        server_check.warn(client.run(server_check.remarks_on(client.calls.delivery.asking)))
 
 
 @click.command()

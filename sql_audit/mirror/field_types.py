@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from rq_core.model.table.fields import FIELDS, Kind
+from rq_core.model.table.fields import FIELDS, FieldKind
 from rq_core.model.table.machine import Priority, State
 from sql_audit.store.storable_text import clean
 
@@ -118,12 +118,12 @@ def _scopes(column: Sequence[Any]) -> bool:
     return (not caps or _integers(caps)) and (not rates or _numbered(rates))
 
 
-_OF_KIND: Final[dict[Kind, Check]] = {
-    Kind.WORD: _words,
-    Kind.NUMBER: _integers,
-    Kind.PRIORITY: _among((*Priority, None)),
-    Kind.LANE: _lanes,
-    Kind.MESSAGE: _texts,
+_OF_KIND: Final[dict[FieldKind, Check]] = {
+    FieldKind.WORD: _words,
+    FieldKind.NUMBER: _integers,
+    FieldKind.PRIORITY: _among((*Priority, None)),
+    FieldKind.LANE: _lanes,
+    FieldKind.MESSAGE: _texts,
 }
 
 KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in FIELDS} | {

@@ -207,8 +207,8 @@ async def test_whatever_stops_an_async_generator_says_what_was_accepted(
 def test_what_ends_a_program_says_what_was_accepted(
     app: App, task: Noted, kind: type[BaseException], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wire = app.client._wire
-    real, calls = wire.exchange, []
+    transport = app.client._transport
+    real, calls = transport.exchange, []
 
     def exchange(*what: Any) -> Any:
         calls.append(what)
@@ -223,7 +223,7 @@ def test_what_ends_a_program_says_what_was_accepted(
             raise kind
         yield from (task.job(n) for n in range(1_000))
 
-    monkeypatch.setattr(wire, "exchange", exchange)
+    monkeypatch.setattr(transport, "exchange", exchange)
     with pytest.raises(kind) as caught:
         app.enqueue_many(generate())
     monkeypatch.undo()
@@ -238,8 +238,8 @@ async def test_what_cancels_an_enqueue_says_what_was_accepted(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
     """Of the chunk that was on its way nothing is known: it may have been accepted."""
-    wire = app.async_client()._wire
-    real, calls, held = wire.exchange, [], asyncio.Event()
+    transport = app.async_client()._transport
+    real, calls, held = transport.exchange, [], asyncio.Event()
     said: list[int] = []
 
     async def exchange(*what: Any) -> Any:
@@ -261,13 +261,13 @@ async def test_what_cancels_an_enqueue_says_what_was_accepted(
             said.append(len(error.accepted.ids))  # type: ignore[attr-defined]
             raise
 
-    wire.exchange = exchange  # type: ignore[method-assign]
+    transport.exchange = exchange  # type: ignore[method-assign]
     running = asyncio.create_task(enqueue())
     await held.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    wire.exchange = real  # type: ignore[method-assign]
+    transport.exchange = real  # type: ignore[method-assign]
 
     ready = app.client.run(app.client.calls.reads.counts("notes")).ready["normal"]
     assert said == [ready]
@@ -280,15 +280,15 @@ async def test_a_job_that_was_not_sent_yet_is_given_up_with_its_caller(
 ) -> None:
     client = app.async_client()
     await client.run(client.calls.delivery.handshake("notes"))
-    wire = client._wire
-    real, may_go, sent = wire.exchange, asyncio.Event(), asyncio.Event()
+    transport = client._transport
+    real, may_go, sent = transport.exchange, asyncio.Event(), asyncio.Event()
 
     async def exchange(*what: Any) -> Any:
         sent.set()
         await may_go.wait()
         return await real(*what)
 
-    wire.exchange = exchange  # type: ignore[method-assign]
+    transport.exchange = exchange  # type: ignore[method-assign]
     on_their_way = [asyncio.create_task(task.enqueue_async(n)) for n in range(10)]
     await sent.wait()
     waits = asyncio.create_task(task.with_options(id="given-up").enqueue_async(99))
@@ -316,7 +316,7 @@ async def test_a_job_is_given_up_with_its_caller_while_there_is_no_connection(
     client = app.async_client()
     if met:
         await client.run(client.calls.delivery.handshake("notes"))
-    real, may_go, tried = client._wire.exchange, asyncio.Event(), asyncio.Event()
+    real, may_go, tried = client._transport.exchange, asyncio.Event(), asyncio.Event()
 
     async def exchange(commands: Any, *how: Any) -> Any:
         tried.set()
@@ -325,7 +325,7 @@ async def test_a_job_is_given_up_with_its_caller_while_there_is_no_connection(
         await may_go.wait()
         return await real(commands, *how)
 
-    client._wire.exchange = exchange  # type: ignore[method-assign]
+    client._transport.exchange = exchange  # type: ignore[method-assign]
     ids = ["given-up", "kept"] if survives else ["given-up"]
     given_up, *kept = [
         asyncio.create_task(task.with_options(id=job).enqueue_async(1)) for job in ids

@@ -324,4 +324,4 @@ def test_what_cannot_be_a_role_s_queues_is_refused() -> None:
 def test_every_command_that_scripts_send_is_one_that_redis_knows(control: Any) -> None:
     known = set(control.command())
 
-    assert {c for name in names() for c in acl_roles.commands_of(name)} <= known
+    assert {c for name in names() for c in acl_roles.commands_of_script(name)} <= known

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rq_core.model.outcome import Kept, Succeeded
-from rq_core.model.result_encoding import FULL, pack
+from rq_core.model.result_encoding import FULL, pack_result
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.compare.drift import compare
@@ -52,9 +52,9 @@ def seed(level: tuple[Seed, Callable[[], Any]]) -> Seed:
     made, drain = level
     both: dict[str, Any] = {"remember_ms": 2 * HOUR, "call": CALL, "keep_ms": HOUR}
     made.enqueue("done", **both)
-    made.complete(made.claim_one("done"), values={1: pack('"d"')})
+    made.complete(made.claim_one("done"), values={1: pack_result('"d"')})
     made.enqueue("full", keep_ms=HOUR, audit_result=FULL)
-    made.complete(made.claim_one("full"), values={1: pack('"f"', FULL)})
+    made.complete(made.claim_one("full"), values={1: pack_result('"f"', FULL)})
     made.enqueue("once", remember_ms=2 * HOUR, call=CALL)
     made.complete(made.claim_one("once"))
     made.dead("dead", **both)
@@ -265,7 +265,7 @@ def test_an_id_that_is_used_again_while_the_mirror_is_behind_is_no_lie(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.enqueue("full", keep_ms=2 * HOUR, task="u")
-    seed.complete(seed.claim_one("full"), values={1: pack('"n"')})
+    seed.complete(seed.claim_one("full"), values={1: pack_result('"n"')})
     assert compare(seed.client, database, seed.queue) == ([], [])
     seed.enqueue("withdrawn", keep_ms=2 * HOUR, task="u")
     drain()

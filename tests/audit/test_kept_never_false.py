@@ -94,7 +94,7 @@ def test_nothing_that_a_queue_keeps_is_called_false(
 
         assert [v.says for v in found if v.invariant in ("I13", "I14")] == []
         said = [f.says for f in looked]
-        assert [s for s in said if s.startswith("id ") or "it stands until" in s] == []
+        assert [s for s in said if s.startswith("id ") or "it is held until" in s] == []
         if not notes:
             compared += 1
             kept += len(client.run(client.calls.reads.snapshot(QUEUE))["results"])

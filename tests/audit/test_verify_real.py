@@ -16,7 +16,7 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.keys import queue_keys
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls import claims
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
@@ -313,7 +313,7 @@ def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
     keeping(client, job_id)
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     held = claim.id, claim.fence
-    client.run(claims.complete(QUEUE, "w-1", [held], {1: pack(value)}))
+    client.run(claims.complete(QUEUE, "w-1", [held], {1: pack_result(value)}))
     return held
 
 

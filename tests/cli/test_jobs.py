@@ -24,7 +24,7 @@ def enqueue(client: Client, *ids: str, task: str = "send", **how: Any) -> None:
 def here(client: Client, worker: str, *tasks: str) -> None:
     """A worker with these tasks says that it is there."""
     says = Presence("h", 1, "0.1.0", f"c0de-{worker}", ("mail",), 10, 0, 1)
-    client.run(worker_registry.tell("rqc", worker, says, ["mail"], tasks))
+    client.run(worker_registry.announce("rqc", worker, says, ["mail"], tasks))
 
 
 def ids(found: list[dict[str, Any]]) -> list[str]:

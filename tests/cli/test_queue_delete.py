@@ -113,7 +113,7 @@ def test_workers_that_would_make_it_again_keep_a_queue_unless_forced(
 ) -> None:
     empty_queue(client)
     says = worker_registry.Presence("host", 1, "1", "code", ("mail",), 4, 0, 0)
-    client.run(worker_registry.tell(client.prefix, "w-1", says, ["mail"], ()))
+    client.run(worker_registry.announce(client.prefix, "w-1", says, ["mail"], ()))
 
     assert "1 worker works for mail" in cli.line(1, "queue", "delete", "mail")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rq_core.model.outcome import Cancelled, Kept, Succeeded
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.reads.result_reads import Absent
 from tests.kit.consistency import assert_consistent
 from tests.kit.doctor import look, mend, named
@@ -20,7 +20,7 @@ HOUR = 3_600_000
 def seed(redis_url: str) -> Iterator[Seed]:
     with Seed(redis_url) as made:
         made.enqueue("a", "b", keep_ms=HOUR)
-        made.complete(*made.claim().jobs, values={1: pack('"a"'), 2: pack('"b"')})
+        made.complete(*made.claim().jobs, values={1: pack_result('"a"'), 2: pack_result('"b"')})
         yield made
 
 
@@ -72,7 +72,7 @@ def call_a_cancelled_job_a_success(seed: Seed) -> None:
 def tell_of_the_job_that_had_the_id_before(seed: Seed) -> None:
     line = seed.snapshot()["results"]["a"]
     seed.enqueue("a", keep_ms=HOUR)
-    seed.complete(*seed.claim().jobs, values={1: pack('"n"')})
+    seed.complete(*seed.claim().jobs, values={1: pack_result('"n"')})
     seed.control.hset(seed.keys("results"), "a", line)
 
 
@@ -182,7 +182,7 @@ def use_an_id_again_in_an_unreadable_entry(seed: Seed) -> None:
 
 def run_again(seed: Seed) -> None:
     seed.enqueue("a", keep_ms=HOUR)
-    seed.complete(*seed.claim().jobs, values={1: pack('"n"')})
+    seed.complete(*seed.claim().jobs, values={1: pack_result('"n"')})
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_result_of_a_job_whose_end_cannot_be_read_stays(
 
 def test_a_settlement_that_was_refused_behind_a_jobs_end_does_not_hide_that_end(seed: Seed) -> None:
     held = seed.running("c", keep_ms=HOUR)
-    seed.complete(held, values={1: pack('"c"')})
+    seed.complete(held, values={1: pack_result('"c"')})
     seed.complete(held)
     put_another_value_in_its_place(seed, "c")
 

@@ -10,7 +10,7 @@ from rq_core.doctor import Finding
 from rq_core.doctor.result_check import value_by
 from rq_core.model.events import OutboxId
 from rq_core.model.job_ends import End
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.audit import remember
@@ -30,9 +30,9 @@ def seed(valkey_url: str) -> Iterator[Seed]:
         made.enqueue("anchor", delay_ms=HOUR)
         made.advance(1)
         made.enqueue("done", remember_ms=2 * HOUR, call=CALL, keep_ms=HOUR)
-        made.complete(made.claim_one("done"), values={1: pack('"d"')})
+        made.complete(made.claim_one("done"), values={1: pack_result('"d"')})
         made.enqueue("plain", keep_ms=HOUR)
-        made.complete(made.claim_one("plain"), values={1: pack('"p"')})
+        made.complete(made.claim_one("plain"), values={1: pack_result('"p"')})
         made.enqueue("once", remember_ms=2 * HOUR, call=CALL)
         made.complete(made.claim_one("once"))
         made.dead("dead", remember_ms=2 * HOUR, call=CALL, keep_ms=HOUR)

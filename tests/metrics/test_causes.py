@@ -30,7 +30,7 @@ def works(
 ) -> None:
     """A worker says that it is there; with ``silent_s``, so long ago."""
     says = Presence("web-1", 1, "0.1.0", "c0de0001", (seed.queue,), 1, 1, 0)
-    seed.client.run(worker_registry.tell("rqc", worker, says, [seed.queue], tasks))
+    seed.client.run(worker_registry.announce("rqc", worker, says, [seed.queue], tasks))
     row = seed.control.hget(seed.keys("workers"), worker)
     seen, _, facts = str(row).partition(" ")
     seed.control.hset(seed.keys("workers"), worker, f"{int(seen) - silent_s} {facts}")

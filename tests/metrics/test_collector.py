@@ -102,7 +102,7 @@ def test_every_sample_is_in_the_table_and_every_family_has_samples(
     busy(seed)
     seed.control.config_set("maxmemory", "1gb")
     says = Presence("web-1", 1, "0.1.0", "c0de", (seed.queue,), 10, 3, 0)
-    seed.client.run(worker_registry.tell("rqc", "w-1", says, [seed.queue], ["t"]))
+    seed.client.run(worker_registry.announce("rqc", "w-1", says, [seed.queue], ["t"]))
     drain(seed.client, database)
     record_proofs(database, verify(database))
     seed.enqueue("unmirrored")

@@ -133,7 +133,7 @@ def test_of_a_healthy_queue_nothing_is_said(valkey_url: str, client: Client) -> 
         seed.enqueue("a", "b")
         seed.claim(1)
         says = Presence("web-1", 1, "0.1.0", "c0de0001", (QUEUE,), 10, 1, 0)
-        client.run(worker_registry.tell("rqc", "w-1", says, [QUEUE], ["send"]))
+        client.run(worker_registry.announce("rqc", "w-1", says, [QUEUE], ["send"]))
 
         assert firing(before, scraped(valkey_url, None)) == {}
         assert top(valkey_url, None)["causes"] == []

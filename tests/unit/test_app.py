@@ -28,7 +28,7 @@ from rq_core import (
     RqCoreError,
 )
 from rq_core.model.job import read_spec
-from rq_core.protocol.calls.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack_jobs
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def add_later(a: int, b: int = 2) -> int:
 
 
 def spec_of(job: NewJob) -> tuple[object, ...]:
-    return tuple(read_spec(pack([job])[1][0][-1]))[:3]
+    return tuple(read_spec(pack_jobs([job])[1][0][-1]))[:3]
 
 
 def test_a_task_is_still_the_function(app: App) -> None:

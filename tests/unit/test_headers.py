@@ -21,10 +21,10 @@ Edit = Callable[[str, str, str], None]
 def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the scripts that the loader reads in place of the real ones."""
     copy = tmp_path / "lua"
-    shutil.copytree(script.directory(), copy)
-    decisions = script.directory().parent / "docs" / "decisions"
+    shutil.copytree(script.lua_directory(), copy)
+    decisions = script.lua_directory().parent / "docs" / "decisions"
     shutil.copytree(decisions, tmp_path / "docs" / "decisions")
-    monkeypatch.setattr(script, "directory", lambda: copy)
+    monkeypatch.setattr(script, "lua_directory", lambda: copy)
     yield copy
     # Whatever test comes next reads the real ones.
     headers.forget()

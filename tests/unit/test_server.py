@@ -212,14 +212,14 @@ def test_errors_name_the_folder_of_an_embedded_server(
 ) -> None:
     """They said "another Redis than embedded://"."""
     monkeypatch.chdir(tmp_path)
-    client = Client(url, wire=cast(Any, object()))
+    client = Client(url, transport=cast(Any, object()))
     database = Database(f"{tmp_path}/audit.db")
 
     said = str(refusal(Outbox(client), database, "it is"))
 
     assert client.url == named.format(here=tmp_path)
     assert f"of another Redis than {client.url} with prefix" in said
-    assert client.url == AsyncClient(url, wire=cast(Any, object())).url
+    assert client.url == AsyncClient(url, transport=cast(Any, object())).url
     assert str(client.calls.delivery.asking.url) == client.url
 
 

@@ -21,7 +21,7 @@ from rq_core.errors import RqCoreError, WaitRefused, WaitTimeout
 from rq_core.model.lib.durations import Duration, seconds_of
 from rq_core.model.outcome import NOT_JSON, Gone, Kept, Outcome, Succeeded
 from rq_core.protocol.reads.result_reads import Absent
-from rq_core.protocol.reads.wait_schedule import Nothing, Told, Wait
+from rq_core.protocol.reads.wait_schedule import JobWait, Nothing, Told
 
 if TYPE_CHECKING:
     import asyncio
@@ -86,7 +86,7 @@ class Ends(Generic[H]):
         self._pid: int | None = None
         """The process that has begun to wait."""
         self._news: deque[tuple[H, Told]] = deque()
-        self._waits: dict[H, Wait] = {}
+        self._waits: dict[H, JobWait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
         """The handles whose jobs have left Redis, each with the place that the log must reach to have the end."""
         self._alive: dict[H, RqCoreError | None] = {}
@@ -166,12 +166,12 @@ class Ends(Generic[H]):
             self._reader = BackgroundLogReader(self._producer.audit_url)
         return self._reader.begin(step.queue, step.jobs, notify)
 
-    def _wait_for(self, handle: H, notify: Callable[[], None]) -> Wait:
+    def _wait_for(self, handle: H, notify: Callable[[], None]) -> JobWait:
         def tell(told: Told) -> None:
             self._news.append((handle, told))
             notify()
 
-        wait = self._waits[handle] = Wait(handle.queue, handle.id, self._deadline, tell)
+        wait = self._waits[handle] = JobWait(handle.queue, handle.id, self._deadline, tell)
         return wait
 
     def _hear(self, handle: H, told: Told) -> Iterator[Ended[H]]:

@@ -101,7 +101,7 @@ class BackgroundLogReader:
         failed: Exception | None = None
         try:
             with preparing():
-                make = plugins.open_endings()
+                make = plugins.endings_opener()
             with self._no_fork():
                 if self._reader is None:
                     self._reader = make(self._audit_url)

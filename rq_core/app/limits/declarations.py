@@ -11,7 +11,7 @@ from rq_core.app.limits.caps import Cap, Rate, key_name
 from rq_core.app.limits.lane_assignment import Placing, Unregistered, key_text
 from rq_core.errors import InvalidName, InvalidOption, InvalidTask
 from rq_core.model.limits.limit import Limit, check_limit
-from rq_core.model.limits.policy import Naming, Source
+from rq_core.model.limits.policy import Naming, ScopeSource
 from rq_core.model.limits.scopes import FAIR, QUEUE, WEIGHT, scope
 
 WEIGHT_MAX: Final = 10_000
@@ -49,7 +49,7 @@ class Declared:
         """Take note of a new task. Jobs under its ``aliases`` get the same scopes; ``naming`` says how its jobs get
         their names, ``options`` what differs from the defaults of JobOptions. Raises InvalidTask; then nothing was
         noted."""
-        sources: list[Source] = []
+        sources: list[ScopeSource] = []
         limits: dict[str, Limit] = {}
         whole: object = caps
         if not isinstance(whole, list | tuple):
@@ -130,7 +130,7 @@ class Declared:
         """Return the placing of a task that neither this app nor the queue's workers know."""
         placing = Unregistered(task, queue)
         if queue in self._fair:
-            placing.set_sources([Source(FAIR, argument=self._fair[queue], otherwise="")])
+            placing.set_sources([ScopeSource(FAIR, argument=self._fair[queue], otherwise="")])
         return placing
 
     # Queues.
@@ -171,9 +171,9 @@ class Declared:
             arguments = arguments or self._arguments.get(placing.task)
             if arguments is not None and argument in arguments.names:
                 default = _default(placing.task, arguments, argument)
-                sources.append(Source(FAIR, argument=argument, default=default, otherwise=""))
+                sources.append(ScopeSource(FAIR, argument=argument, default=default, otherwise=""))
             else:
-                sources.append(Source(FAIR, scope=f"{FAIR}="))
+                sources.append(ScopeSource(FAIR, scope=f"{FAIR}="))
         placing.set_sources(sources)
 
     # For the server.
@@ -207,8 +207,8 @@ _NOWHERE: Final = Placing("", "")
 """The placing of jobs that no cap of their queue counts: they have no lane."""
 
 
-def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Source:
-    source = Source(family)
+def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> ScopeSource:
+    source = ScopeSource(family)
     if isinstance(cap, Cap):
         source = source._replace(on_full=cap.on_full, max_waiting=cap.max_waiting, most=cap.n)
     if cap.per is None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rq_core.errors import ArgumentsInvalid, InvalidOption, KeyFailed, KeyNeeded, QueueDamaged
 from rq_core.model.limits.policy import (
     Naming,
-    Source,
+    ScopeSource,
     read_naming,
     read_options,
     read_policy,
@@ -48,7 +48,7 @@ class Placing:
         self,
         task: str,
         queue: str,
-        sources: Sequence[Source] = (),
+        sources: Sequence[ScopeSource] = (),
         defaults: Mapping[str, Any] | None = None,
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
@@ -60,11 +60,11 @@ class Placing:
         self.task = task
         self.queue = queue
         self.naming = naming
-        self.sources: tuple[Source, ...] = ()
+        self.sources: tuple[ScopeSource, ...] = ()
         self.defaults = defaults or {}
         self.set_sources(sources)
 
-    def set_sources(self, sources: Sequence[Source]) -> None:
+    def set_sources(self, sources: Sequence[ScopeSource]) -> None:
         """Replace the sources. Tasks that have this placing already use the new ones, too."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
@@ -139,7 +139,7 @@ class Placing:
         return write_policy(self.sources, self.naming, self.options)
 
     def _scope(
-        self, source: Source, values: Mapping[str, Any], keys: Mapping[str, str] | None
+        self, source: ScopeSource, values: Mapping[str, Any], keys: Mapping[str, str] | None
     ) -> str | None:
         what = source.argument
         if what:
@@ -160,7 +160,9 @@ class Placing:
             text = source.otherwise
         return None if text is None else f"{source.family}={self._encoded(what, text)}"
 
-    def _call(self, source: Source, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    def _call(
+        self, source: ScopeSource, function: Callable[..., Any], values: Mapping[str, Any]
+    ) -> Any:
         try:
             return function(**{**self.defaults, **values})
         except Exception as error:

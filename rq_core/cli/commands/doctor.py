@@ -28,7 +28,7 @@ from rq_core.protocol.engine import server_check
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
-    from rq_core.doctor import Finding, Look
+    from rq_core.doctor import Evidence, Finding
     from rq_core.doctor.repair import Audit
 
 
@@ -68,7 +68,7 @@ def doctor(
             _print(report, mend=mend, compared=not unknown)
 
     with connect(redis_url, prefix) as client:
-        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
         if remarks:
             tell(_report_on_server(remarks), mend=False)
         report = _report_on_list(client, mend=mend)
@@ -127,7 +127,7 @@ def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], li
     if audit_url is None:
         return [], []
     try:
-        with contextlib.closing(plugins.open_reader()(audit_url)) as reader:
+        with contextlib.closing(plugins.reader_opener()(audit_url)) as reader:
             return reader.mirrored(client), []
     except RqCoreError as error:
         return [], [str(error)]
@@ -212,14 +212,14 @@ def _audit(
     report: dict[str, Any],
     *,
     is_logged: bool,
-) -> Look | None:
+) -> Evidence | None:
     """Look at one queue and its log; None without one. ``is_logged``: by the log it should be there."""
     if audit_url is None or report["error"] is not None:
         return None
     try:
         if not is_logged and not client.run(client.calls.reads.counts(queue)).audit:
             return None
-        look: Look = plugins.drift()(audit_url, client, queue)
+        look: Evidence = plugins.drift()(audit_url, client, queue)
     except RqCoreError as error:
         # The findings of Redis alone are reported all the same.
         report["error"] = str(error)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rq_core.metrics.causes import Cause, Unread
     from rq_core.metrics.shared import Shared
     from rq_core.model.plugins import LogOverview
-    from rq_core.protocol.reads.overview import Overview, QueueOverview
+    from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 
 DROPPED: Final = (
     "ended/s", "scheduled", "ready/s", "backlog", "blocked lanes", "dead", "workers", "running", "oldest",

@@ -12,12 +12,12 @@ READ_MAX: Final = 200_000
 
 
 def bytes_of(text: str) -> bytes:
-    """The bytes of a text as Redis has them: what is no UTF-8 there stands in it as lone surrogates."""
+    """Return the bytes of a text as Redis has them. In the text, lone surrogates represent bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def number_in(text: str | None) -> int | None:
-    """The number that a text of digits is; None if it is none, or is too long for one that scripts write."""
+    """Return the number that a text of digits is; None for another text, or for more digits than scripts write."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
         return None
     return int(text)
@@ -46,7 +46,8 @@ def excerpt(text: str, most: int) -> str:
 
 
 def _bounded(text: str) -> str:
-    """A text of which READ_MAX characters are left. A word that would be cut goes whole, since it may be a password."""
+    """Return a text with at most READ_MAX of its characters. A word that would be cut is left out whole: it may be a
+    password."""
     if len(text) <= READ_MAX:
         return text
     head, tail = text[: READ_MAX // 2], text[-READ_MAX // 2 :]

@@ -33,11 +33,11 @@ class Limit(NamedTuple):
     most: int | None
     window_ms: int | None = None
     burst: int = 1
-    """Of a rate: how many may follow each other without a pause."""
+    """The number of jobs of a rate that may follow each other without a pause."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a limit. Raises ValueError for what is none."""
+        """Read a limit. Raises ValueError for a text that is not a limit."""
         if text == "none":
             return cls(None)
         rate = _STORED_RATE.fullmatch(text)
@@ -49,7 +49,7 @@ class Limit(NamedTuple):
 
     @property
     def interval_us(self) -> int | None:
-        """Of a rate: the time that one job takes of it, in µs. None: it is no rate, or takes nothing."""
+        """The time that one job uses of a rate, in µs. None: it is not a rate, or a rate of 0 jobs."""
         return (
             None if not self.window_ms or not self.most else -(-self.window_ms * 1000 // self.most)
         )
@@ -81,9 +81,9 @@ class CapEntry(NamedTuple):
     was: tuple[str, ...] = ()
     """Limits that code declared before; code cannot bring them back."""
     declared: Limit | None = None
-    """What code declares, if a live limit stands in its place."""
+    """The limit that code declares, if a live limit is in force in its place."""
     by: str | None = None
-    """Who set a live limit."""
+    """The operator who set a live limit."""
     at_ms: int | None = None
     """When (Unix ms)."""
 

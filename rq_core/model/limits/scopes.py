@@ -1,7 +1,7 @@
 """Scopes and lanes as text: the form that they have in Redis, in events and on the command line.
 
 A *scope* is what a cap or a rate counts: ``queue``, ``task=send``, or one value of a family of keys, ``tenant=acme``.
-Its *family* is what stands before the ``=``. A rate's family is named with its window: ``tenant@60s=acme``.
+Its *family* is the text before the ``=``. A rate's family is named with its window: ``tenant@60s=acme``.
 
 A *lane* is where jobs wait that have the same priority and the same scopes: ``2+task=send+tenant=acme``.
 
@@ -34,13 +34,13 @@ RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT})
 
 FAMILY_PATTERN: Final = NAME_PATTERN + r"(?:@[0-9.]{1,12}s)?"
 _ESCAPED: Final = r"(?!.*%(?![0-9A-F]{2}))"
-"""What follows has no percent sign but those of :func:`encode_key`."""
+"""Matches if the text after it has no percent signs but those of :func:`encode_key`."""
 SCOPE_PATTERN: Final = rf"{FAMILY_PATTERN}(?:={_ESCAPED}[A-Za-z0-9_.:~%-]{{0,{KEY_MAX}}})?"
 _SCOPE = re.compile(SCOPE_PATTERN)
 
 
 def encode_key(value: str) -> str:
-    """A key's value as it stands in a scope: percent-encoded, so that it has no separators."""
+    """Return a key's value as a scope has it: percent-encoded, so that it has no separators."""
     return quote(value, safe="-_.:~")
 
 

@@ -163,7 +163,8 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "what it counts: queue, task=…, a family of keys, or one key; weight=… for a fair queue",
         ),
         EventField(
-            "old", "the limit before: a number, none, or limit/window/burst; null: there was none"
+            "old",
+            "the limit before: a number, none, or limit/window/burst; null: no limit was stored",
         ),
         EventField("new", "the limit now; null: a key has none of its own any more"),
         EventField("version", "1, 2, 3… per scope, from 1 again after null"),

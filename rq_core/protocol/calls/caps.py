@@ -32,9 +32,9 @@ VERSION_MAX: Final = 1_000_000_000
 _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
 
 
-class Kept(NamedTuple):
-    """A limit that code declares and the queue does not take, since a person, or other code, set another; or a task's
-    cap that code declared once and no longer does."""
+class KeptLimit(NamedTuple):
+    """A limit of a queue that differs from the one that code declares: an operator, or other code, set it; or a task's
+    cap that code declared earlier and declares no longer."""
 
     queue: str
     scope: str
@@ -51,7 +51,7 @@ class Kept(NamedTuple):
 
 
 class CapChange(NamedTuple):
-    """What became of a change of a limit, and what is stored now."""
+    """The outcome of a change of a limit, and the limit that is stored now."""
 
     outcome: str
     """changed, same, kept or conflict."""
@@ -132,20 +132,20 @@ class Caps:
         queue: str,
         limits: Mapping[str, Limit],
         policies: Mapping[str, str],
-    ) -> Plan[list[Kept]]:
+    ) -> Plan[list[KeptLimit]]:
         """Make a queue know what code declares: the limits, then the policies of its tasks.
 
         Two calls, or none if there is nothing new to say. Returns the limits that the queue keeps otherwise, among them
         caps of tasks that have none any more: other code may still declare them, so they stay until an operator lifts
         them.
         """
-        kept: list[Kept] = []
+        kept: list[KeptLimit] = []
         records = [(name, str(limit), -1) for name, limit in limits.items()]
         for at in range(0, len(records), BATCH_MAX):
             chunk = records[at : at + BATCH_MAX]
             changes = yield from self.set(queue, chunk, source="code", why=DECLARED_WHY)
             kept += [
-                Kept(queue, name, limits[name], change.limit, self._delivery.prefix)
+                KeptLimit(queue, name, limits[name], change.limit, self._delivery.prefix)
                 for name, change in changes.items()
                 if change.outcome == "kept" and change.limit != limits[name]
             ]
@@ -159,7 +159,9 @@ class Caps:
             for name, entry in entries_of(queue, zip(scopes, capped, strict=True)).items():
                 # What a person set on a task without a cap is meant so.
                 if name not in limits and entry.source == "code" and entry.limit.most is not None:
-                    kept.append(Kept(queue, name, Limit(None), entry.limit, self._delivery.prefix))
+                    kept.append(
+                        KeptLimit(queue, name, Limit(None), entry.limit, self._delivery.prefix)
+                    )
             news = {
                 name: policies[name]
                 for name, known in zip(names, stored, strict=True)
@@ -180,10 +182,10 @@ class Caps:
         by: str | None = None,
         why: str = "",
     ) -> Plan[CapChange]:
-        """Set a limit live, or give it back to code: compare with the version that was read, and set.
+        """Set a live limit, or give it back to code: compare with the version that was read, and set.
 
         Without ``version`` another operator's change in between is read and replaced; with it, CapConflict is raised.
-        ``declared`` are families that are known besides those of the queue. Raises InvalidOption, UnknownScope,
+        ``declared`` are families that are known, in addition to those of the queue. Raises InvalidOption, UnknownScope,
         NothingDeclared.
         """
         _check_change(scope, limit, version, by, why)
@@ -207,8 +209,8 @@ class Caps:
         raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
 
     def check_task(self, queue: str, scope: str) -> Plan[None]:
-        """Raise UnknownScope for the scope of a task of which a queue has seen nothing: no cap, no live job, no event
-        lately. It may be misspelt, and its cap would count nothing."""
+        """Raise UnknownScope for the scope of a task that is unknown in a queue: it has no cap, no live job, and no
+        event lately. The name may be misspelt, and its cap would count nothing."""
         family, _, name = scope.partition("=")
         if family.partition("@")[0] != TASK or not name:
             return

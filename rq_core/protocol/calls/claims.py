@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rq_core.model.job import Claim, spec_and_wait
-from rq_core.model.result_encoding import unpack
+from rq_core.model.result_encoding import unpack_result
 from rq_core.protocol.engine.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
@@ -26,7 +26,7 @@ NO_TAIL: Final[Mapping[int, tuple[str, str]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a claim brought."""
+    """The result of a claim."""
 
     jobs: tuple[Claim, ...]
     now_ms: int
@@ -35,17 +35,17 @@ class Claimed:
     more: bool
     """Whether claimable jobs are left."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Of a turn: why a success that it reports is refused, ``gone`` or ``stale``, by the job's id."""
+    """By job id, for a turn: why a success that it reports is refused, ``gone`` or ``stale``."""
 
     @property
     def epoch(self) -> int | None:
-        """The history of Redis in which the jobs were claimed, None if there are none."""
+        """The epoch in which the jobs were claimed; None if no job was."""
         return int(self.jobs[0].fence.partition("-")[0]) if self.jobs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """What a worker learns when it extends its leases."""
+    """The reply to an extension of leases."""
 
     lost: tuple[str, ...]
     cancelling: tuple[str, ...]
@@ -102,7 +102,7 @@ def complete(
 
 
 def _tail(values: Mapping[int, str]) -> Mapping[int, tuple[str, str]]:
-    return {place: unpack(value) for place, value in values.items()} if values else NO_TAIL
+    return {place: unpack_result(value) for place, value in values.items()} if values else NO_TAIL
 
 
 def fail(

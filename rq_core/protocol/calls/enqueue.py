@@ -19,21 +19,21 @@ from rq_core.protocol.engine.plan import Call, Plan
 ENQUEUE_CHUNK: Final = 250
 """Most jobs in one enqueue call, so that none keeps Redis from others for long: about 3 ms of its time."""
 LANE_COST: Final = 2
-"""A job that goes into a lane counts for so many in a chunk: it takes Redis so much longer, up to three times if the
-lane is its own."""
+"""A job that goes into a lane counts as this number of jobs in a chunk, since it costs Redis as much; up to three times
+as much as another job if the lane is its own."""
 RULES_COST: Final = 4
-"""So many of the rules for full scopes cost Redis as much as one more job. A call has about 1,000 of them at most."""
+"""The number of rules for full scopes that cost Redis as much as one more job. A call has at most about 1,000 rules."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 _BARE: Final = frozenset({"duplicate", "mismatch"})
-"""Outcomes of which there is nothing to say but the id."""
+"""Outcomes that have only the job's id."""
 
 T = TypeVar("T")
 Record = tuple[str, str, str, str, str]
 
 
 class Accepted(NamedTuple):
-    """What became of an enqueue."""
+    """The outcome of an enqueue."""
 
     ids: tuple[str, ...]
     """The jobs that are now in their queues, in the order given."""
@@ -45,8 +45,8 @@ class Accepted(NamedTuple):
     """(id, scope) of jobs that were not taken: that scope is full and its cap says reject, or, where the scope is a
     lane, as many wait there as its max_waiting allows."""
     held: tuple[tuple[str, str], ...] = ()
-    """(id, other id) of jobs that were not taken: the other job stands in their place. It holds the name of that unique
-    job, or has held it when the id was enqueued before, and the id is remembered."""
+    """(id, other id) of jobs that were not accepted; the caller gets the other job. The other job holds the unique
+    name, or held it when the id was enqueued before, and the id is remembered."""
     replaced: tuple[tuple[str, str], ...] = ()
     """(id, other id) of unique jobs that are in their queues, in the place of the other job, which is gone."""
     mismatched: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Enqueue:
 
     def chunk(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
         """One chunk of jobs of one queue, with one ``spec_max``."""
-        kinds, records = pack(jobs)
+        kinds, records = pack_jobs(jobs)
         return Call(
             "enqueue",
             queue,
@@ -102,18 +102,18 @@ class Enqueue:
         return len(next(iter(_chunks(jobs)), ("", []))[1])
 
     def one(self, job: NewJob) -> Plan[Accepted]:
-        """Hand over one job."""
+        """Enqueue one job."""
         return self._delivery.call(self.chunk(job.queue, (job,)))
 
     def many(
-        self, jobs: Iterable[NewJob], told: Callable[[str, Accepted], None] = lambda *_: None
+        self, jobs: Iterable[NewJob], on_chunk: Callable[[str, Accepted], None] = lambda *_: None
     ) -> Plan[Accepted]:
-        """Hand over jobs, of one queue or several, in chunks that are each accepted whole or not at all. ``told`` is
-        called with the queue of each chunk and what became of it.
+        """Enqueue jobs, of one queue or several, in chunks that are each accepted whole or not at all. ``on_chunk``
+        is called with the queue of each chunk and its outcome.
 
-        One chunk is on its way at a time; the next is made ready meanwhile. An error that stops it half-way carries
-        what was accepted before in ``accepted``.
-        Raises InvalidOption for what is no job.
+        One chunk is on its way at a time; the next is made ready meanwhile. An error that stops the enqueue half-way
+        has the jobs that were accepted before in ``accepted``.
+        Raises InvalidOption for an object that is not a job.
         """
         parts: list[Accepted] = []
         calls = _Ahead(starmap(self.chunk, _chunks(jobs)))
@@ -121,7 +121,7 @@ class Enqueue:
             for call in calls:
                 call.meanwhile = calls.prepare
                 parts.append((yield from self._delivery.call(call)))
-                told(call.queue, parts[-1])
+                on_chunk(call.queue, parts[-1])
         except (
             BaseException
         ) as error:  # Also what the generator of the jobs raises, and what ends the program.
@@ -131,7 +131,7 @@ class Enqueue:
 
 
 def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
-    """Let what stopped an enqueue carry, as ``accepted``, what was accepted before."""
+    """Give an error that stopped an enqueue the jobs that were accepted before, as its attribute ``accepted``."""
     # A producer's own error may be one that cannot be changed; it must come through all the same.
     with contextlib.suppress(Exception):
         error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
@@ -193,7 +193,7 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
         yield queue, chunk.jobs
 
 
-def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
+def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
     A kind is [priority, delay in ms, head, detail, full], the instant at which such a job is due, if that is given, and
@@ -357,8 +357,8 @@ class Single:
         return Begun(command, slot, delivery.asking.clock())
 
     def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
-        """What is left to do, and what became of the job. The first Send has been sent: it is owed its replies. Raises
-        what the job was refused with."""
+        """Finish a call that was begun, and return the job's outcome. The first Send of the plan has been sent already:
+        it needs only its replies. Raises the error with which the job was refused."""
         result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
         if isinstance(result, RqCoreError):
             raise result

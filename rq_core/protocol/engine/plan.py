@@ -17,10 +17,10 @@ class Send(NamedTuple):
 
     commands: list[list[Any]]
     meanwhile: Callable[[], None] | None = None
-    """What may be done while the server works, once or several times: it does not raise."""
+    """A function that may be called while the server works, once or several times; it does not raise."""
     patience: Patience | None = None
-    """What is left of the caller's: how long a connection may take to be made, and the replies to come. None: as long
-    as the connections' own bounds allow."""
+    """The caller's remaining patience: how long making a connection, and the replies, may take. None: as long as the
+    connections' own bounds allow."""
 
 
 class Pause(NamedTuple):

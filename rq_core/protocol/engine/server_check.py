@@ -34,12 +34,12 @@ _CONFIG: Final = ("save", "appendfsync", "cluster-require-full-coverage")
 
 @dataclass(frozen=True)
 class Remark:
-    """What is to be said of a server."""
+    """A remark about a server."""
 
     about: str
     """version, replica, eviction, persistence, fsync, coverage or hidden."""
     says: str
-    """What it is, and what to do."""
+    """The problem, and what to do about it."""
     refuse: bool = False
     """Whether the server must not be used."""
     final: bool = False
@@ -49,7 +49,7 @@ class Remark:
 
 
 def judge_info(info: Mapping[str, str]) -> list[Remark]:
-    """What INFO says. A field that is not there says nothing."""
+    """Return the remarks that follow from INFO. A missing field makes no remark."""
     remarks = []
     version = info.get("redis_version", "")
     major = version.partition(".")[0]
@@ -79,7 +79,7 @@ SET: Final = "`CONFIG SET {}`, and the same in its configuration file"
 
 
 def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> list[Remark]:
-    """What CONFIG says beside that: what a restart of the server would lose."""
+    """Return the remarks that follow from INFO and CONFIG about what a restart of the server would lose."""
     if info.get("aof_enabled", "0") != "0":
         if config.get("appendfsync") == "no":
             says = "its appendfsync is no: a crash of the machine loses what the kernel had not written, some 30 s"
@@ -96,7 +96,7 @@ def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> lis
 
 
 def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
-    """What CONFIG says of a cluster beside that."""
+    """Return the remarks that follow from CONFIG about a cluster."""
     if config.get("cluster-require-full-coverage") != "yes":
         return []
     says = (
@@ -130,8 +130,8 @@ def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] 
         waited += 0.1
 
 
-def check(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
-    """The same, and CONFIG: what is to be warned of. Raises ServerUnsuitable, ServerUnavailable."""
+def remarks_on(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
+    """Check INFO as ``inspect`` does, and CONFIG. Returns the remarks. Raises ServerUnsuitable, ServerUnavailable."""
     info = yield from inspect(asking, queue)
     (reply,) = yield Send([["CONFIG", "GET", *_CONFIG]])
     if isinstance(reply, Exception):
@@ -155,7 +155,7 @@ def of_all(reply: Sequence[str], name: str) -> set[str]:
 
 
 def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
-    """What INFO alone leaves open where the user may not read CONFIG, which also has the server's passwords."""
+    """Return the remarks for a user that may not read CONFIG, which also has the server's passwords."""
     hidden = f"CONFIG is hidden from this user{why}"
     if info.get("aof_enabled", "0") != "0":
         says = f"{hidden}: how often its append-only file reaches the disk could not be checked"
@@ -168,7 +168,7 @@ def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
 
 
 def warn(remarks: Iterable[Remark]) -> None:
-    """Tell the log, one line each."""
+    """Log the remarks, one line each."""
     for remark in remarks:
         level = logging.INFO if remark.minor else logging.WARNING
         log.log(level, "the server: %s", remark.says, extra={"about": remark.about})

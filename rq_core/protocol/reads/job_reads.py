@@ -11,13 +11,21 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged, ServerUnsuitable
 from rq_core.model.events import Undecodable, decode
-from rq_core.model.idempotency import Result, read_result
+from rq_core.model.idempotency import ResultLine, read_result
 from rq_core.model.keys import QueueKeys, check_name
 from rq_core.model.outcome import EXPIRED
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import PRIORITIES, Event, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
-from rq_core.protocol.reads.steps import PAGE, Command, Reading, Steps, errors_of, jobs_of, time_ms
+from rq_core.protocol.reads.steps import (
+    PAGE,
+    Command,
+    QueueReader,
+    Steps,
+    errors_of,
+    jobs_of,
+    time_ms,
+)
 from rq_core.protocol.reads.worker_registry import KnownTasks, known_tasks, rows_command, rows_of
 
 MEMBERS_MAX: Final = 10_000
@@ -68,7 +76,7 @@ class _Source(NamedTuple):
     key: str
     states: frozenset[State]
     id_of: Callable[[str], str] = str
-    """The job that a member stands for; empty: none."""
+    """Returns the job of a member; empty: the member has no job."""
     order: tuple[str, ...] = ()
 
     def members(self, keys: QueueKeys, first: int, last: int) -> Command:
@@ -90,7 +98,7 @@ _SOURCES: Final = (
 )
 
 
-class JobReads(Reading):
+class JobReads(QueueReader):
     """The reads about jobs."""
 
     def jobs(
@@ -111,7 +119,7 @@ class JobReads(Reading):
 
     def ended(
         self, job_id: str, queues: Sequence[str]
-    ) -> Plan[tuple[str, Result, str | None] | None]:
+    ) -> Plan[tuple[str, ResultLine, str | None] | None]:
         """The first of these queues that remembers the id of a job which has ended, or keeps its result; what it says
         of it, and the value if it is there. None if there is no such queue. What is past its moment is forgotten."""
         check_name("job", job_id)
@@ -130,8 +138,8 @@ class JobReads(Reading):
         return None
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
-        """Those of these jobs that wait since a worker gave them back, by id. The outbox's last RECENT_MAX entries are
-        read; what they do not have is left out."""
+        """Return the jobs among ``jobs`` that wait since a worker gave them back, by id. Only the outbox's last
+        RECENT_MAX entries are read; a return that is not among them is left out."""
         open_ids = {
             job.id
             for job in jobs
@@ -144,7 +152,7 @@ class JobReads(Reading):
         try:
             (entries,) = yield from self._delivery.ask(asked, queue)
         except (QueueDamaged, ServerUnsuitable):
-            # How the jobs stand can be told without it.
+            # The jobs' states are known without it.
             return found
         for entry_id, flat in entries:
             try:

@@ -17,7 +17,7 @@ from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import DEFAULT_PRIORITY, PRIORITIES, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
-from rq_core.protocol.reads.steps import Command, Reading, Steps, ask, jobs_of, time_ms
+from rq_core.protocol.reads.steps import Command, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
 """Lanes whose jobs are counted for one answer, shared by its scopes."""
@@ -44,14 +44,14 @@ class ScopeStatus(NamedTuple):
     """Jobs in lanes that are blocked on this scope; for the queue, all that are ready while it is full."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
-    """Of a rate that is spent: when it goes on (Unix ms); of a family of rates, when the first of its keys does."""
+    """When a spent rate goes on (Unix ms); for a family of rates, when the first of its keys does."""
     partial: bool = False
     """Whether more wait than were counted."""
     set_by: str | None = None
-    """Who set a live limit, and when (Unix ms)."""
+    """The operator who set a live limit; ``set_at_ms`` is when (Unix ms)."""
     set_at_ms: int | None = None
     declared: Limit | None = None
-    """What code declares in the place of a live limit."""
+    """The limit that code declares, if a live limit is in force in its place."""
     keyless: bool = False
     """Whether it is a family without keys: a cap with a name, which counts the jobs of all its tasks together."""
 
@@ -59,7 +59,7 @@ class ScopeStatus(NamedTuple):
     """Redis' time when it was asked (Unix ms): ``resumes_ms`` is by that clock."""
 
 
-class Holder(NamedTuple):
+class ScopeHolder(NamedTuple):
     """A claimed job that counts in a scope. Of one that cannot be read only the id is known."""
 
     id: str
@@ -68,7 +68,7 @@ class Holder(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where a job stands among those that wait with it, and what it waits for."""
+    """A job's place among the jobs that wait with it, and the scope that it waits for."""
 
     job: JobState
     lane: str
@@ -76,11 +76,11 @@ class Standing(NamedTuple):
     place: str
     """open, blocked, or empty: it does not wait in its lane."""
     scope: str | None
-    """What it waits for: a scope, the whole queue, or nothing."""
+    """The scope that it waits for: a scope, the whole queue, or nothing."""
     limit: Limit
-    """Of that scope."""
+    """The limit of that scope."""
     holders: int
-    shown: tuple[Holder, ...]
+    shown: tuple[ScopeHolder, ...]
     """Some of those who hold it."""
     resumes_ms: int | None
     """When a rate that is spent goes on (Unix ms)."""
@@ -96,7 +96,7 @@ class Standing(NamedTuple):
     """Redis' time when it was asked about the scope (Unix ms)."""
 
 
-class ScopeReads(Reading):
+class ScopeReads(QueueReader):
     """The reads about scopes."""
 
     def caps(self, queue: str, limit: int) -> Plan[list[ScopeStatus]]:
@@ -146,7 +146,7 @@ def job_of(member: str) -> str:
 
 
 def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
-    """Fields of `caps` as limits; what is not there is left out. Raises QueueDamaged for what is none."""
+    """Read fields of `caps` as limits; missing fields are left out. Raises QueueDamaged for any other text."""
     found = {}
     for name, text in texts:
         if text is not None:
@@ -359,11 +359,11 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
     limit, now_ms = entry.limit if entry else NO_LIMIT, time_ms(found.now)
     ids = [job_of(member) for member in found.some]
     jobs, _ = yield from jobs_of(keys, ids)
-    known = {job.id: Holder(job.id, job.fields.get("by"), job.since_ms) for job in jobs}
+    known = {job.id: ScopeHolder(job.id, job.fields.get("by"), job.since_ms) for job in jobs}
     return standing._replace(
         limit=limit,
         holders=int(found.held),
-        shown=tuple(known.get(job_id, Holder(job_id, None, None)) for job_id in ids),
+        shown=tuple(known.get(job_id, ScopeHolder(job_id, None, None)) for job_id in ids),
         resumes_ms=_resume_of(found.resumes, limit, now_ms),
         now_ms=now_ms,
     )
@@ -373,7 +373,7 @@ def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]
     """How many jobs may run before this one, over all lists and open lanes, and whether that is a lower bound."""
     rank, seq = _rank(job), _seq(job)
     lists = [keys(f"ready:{n}") for n in range(rank + 1)]
-    # A lane stands where its head does: one behind this job has nothing that comes before it.
+    # A lane's place is that of its first job: a lane after this job has no jobs before it.
     before = "-inf", f"({rank * RANK + seq}"
     found = yield from ask(
         heads=[["LRANGE", key, 0, AHEAD_MAX - 1] for key in lists],

@@ -58,7 +58,9 @@ class Attendance:
             for place, queues in self._places_of():
                 if place in failed:
                     continue
-                says = worker_registry.tell(prefix, self._worker, self._says(), queues, self._tasks)
+                says = worker_registry.announce(
+                    prefix, self._worker, self._says(), queues, self._tasks
+                )
                 self._client.run(says)
                 if sweeping:
                     self._client.run(worker_registry.sweep(prefix, queues))

@@ -19,7 +19,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.connections.client import Client
-from rq_core.doctor import Finding, Kind, Look, examined
+from rq_core.doctor import Evidence, Finding, Kind, examined
 from rq_core.doctor.line_check import unlike
 from rq_core.doctor.log import read_log
 from rq_core.errors import AuditElsewhere, ServerUnsuitable
@@ -51,7 +51,7 @@ _INVARIANTS: Final = {"id": "I14", "name": "I13"}
 _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
 
 
-def drift_of(url: str, client: Client, queue: str) -> Look:
+def drift_of(url: str, client: Client, queue: str) -> Evidence:
     """Look at a queue in Redis and in the database at ``url``, as ``rq-core doctor`` asks for it.
 
     Raises RqCoreError where one of the two does not answer, or SQL does not know the queue.
@@ -140,16 +140,16 @@ _WHY: Final = (
 )
 
 
-def _look(client: Client, database: Database, queue: str) -> tuple[Look, Any]:
+def _look(client: Client, database: Database, queue: str) -> tuple[Evidence, Any]:
     """Look at both; returns also how far SQL is."""
     try:
         both = consistent_read.read_both(client, database, queue)
     except consistent_read.Deleted as error:
-        return Look({}), error.cursor
+        return Evidence({}), error.cursor
     except consistent_read.CannotTell as error:
         lost = error.alive if isinstance(error, consistent_read.QueueLost) else None
         kind = Kind.UNKNOWN if lost is None else Kind.DRIFT
-        return Look({}, findings=[Finding(kind, str(error), lost=lost)]), error.cursor
+        return Evidence({}, findings=[Finding(kind, str(error), lost=lost)]), error.cursor
     except (
         RowDamaged, ValueError, TypeError, LookupError, AttributeError, RecursionError,
     ) as error:  # fmt: skip
@@ -162,18 +162,18 @@ def _look(client: Client, database: Database, queue: str) -> tuple[Look, Any]:
         return _unreadable(error), both.cursor
 
 
-def _unreadable(error: Exception) -> Look:
+def _unreadable(error: Exception) -> Evidence:
     # One damaged row must not end a look at all queues; `audit verify` says which it is.
     says = f"SQL has a row that cannot be read ({type(error).__name__}: {error})"
-    return Look({}, findings=[Finding(Kind.UNKNOWN, says)])
+    return Evidence({}, findings=[Finding(Kind.UNKNOWN, says)])
 
 
-def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Look:
+def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Evidence:
     upto, records = both.upto, both.records
     entries = [(OutboxId.parse(at), raw) for at, raw in both.log]
     if all(at != upto for at, _ in entries):
         says = f"Redis does not have {upto}, the last entry that SQL has"
-        return Look(both.redis, findings=[Finding(Kind.DRIFT, says)])
+        return Evidence(both.redis, findings=[Finding(Kind.DRIFT, says)])
     found = [Finding(Kind.DRIFT, says) for says in _stream(both)]
     try:
         for at, raw in entries:
@@ -183,7 +183,7 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Lo
                     records[event.job_id], _ = fold(records.get(event.job_id), entry, event)
     except (Undecodable, ValueError, TypeError) as error:
         says = f"an entry in Redis cannot be read: {error}"
-        return Look(both.redis, findings=[*found, Finding(Kind.UNKNOWN, says)])
+        return Evidence(both.redis, findings=[*found, Finding(Kind.UNKNOWN, says)])
     log = read_log(both.redis)
     log.moving |= both.moving
     log.only_sql = records.keys() - log.records.keys()
@@ -199,7 +199,7 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Lo
                 record = log.records.pop(job_id, None)
                 found += _doubted(job_id, standing.get(job_id), record, unread)
                 log.doubtful.add(job_id)
-    return Look(both.redis, log, found)
+    return Evidence(both.redis, log, found)
 
 
 def _doubted(

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
-from rq_core.doctor.log import Log, Since, forget, note
+from rq_core.doctor.log import FoldedLog, Since, forget_queue, note
 from rq_core.doctor.result_check import is_later
 from rq_core.model.events import Entry, JobEvent, OutboxId, Undecodable, decode
-from rq_core.model.idempotency import SAME, Result, read_result
+from rq_core.model.idempotency import SAME, ResultLine, read_result
 from rq_core.model.job_ends import End, Lives, claim_of
 from rq_core.model.table.effects import CLEARS, EFFECTS
 from rq_core.model.table.event_fields import QUEUE_EVENT_FIELDS
@@ -79,7 +79,7 @@ class History:
         connection: Connection,
         queue: str,
         redis: Mapping[str, Any],
-        log: Log,
+        log: FoldedLog,
         position: OutboxId,
     ) -> None:
         self._connection = connection
@@ -142,7 +142,7 @@ class History:
     def _tell_of_queue(self) -> None:
         """Tell of the settings and limits by the last event about each."""
         log = self._log
-        forget(log)
+        forget_queue(log)
         breaks = sorted(OutboxId(*row) for row in self._connection.execute(_GAPS, self._queue))
         for epoch, seq, kind, at_ms, detail in self._connection.execute(_OF_QUEUE, self._queue):
             at = OutboxId(epoch, seq)
@@ -150,15 +150,15 @@ class History:
                 break
             while breaks and breaks[0] <= at:
                 del breaks[0]
-                forget(log)
+                forget_queue(log)
             if orphans.in_any(at, self._orphaned):
                 continue
             if kind in QUEUE_EVENT_FIELDS:
                 note(log, Entry(at, Event(kind), at_ms, "", data=dict(facts_in(detail))))
             else:
-                forget(log)  # It is in quarantine.
+                forget_queue(log)  # It is in quarantine.
         if breaks and breaks[0] <= self._upto:
-            forget(log)
+            forget_queue(log)
         for entry in self._entries_behind():
             note(log, entry)
 
@@ -236,14 +236,14 @@ class History:
                 # Of a job that a prune has removed, only the claim may be false. Without the line, its id is free.
                 yield f"id {job_id!r}: {says}; whether its id is to be remembered cannot be told, so it stays"
 
-    def _may_lack_its_end(self, result: Result, end: End) -> bool:
+    def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
         """Whether a line may be of another job of its id, which ended unseen behind this end: its claim, or else its
         time, lies behind it, too.
         """
         same_ms = result.fence is None and result.at_ms == end.at_ms
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)
 
-    def _is_anothers(self, result: Result) -> bool:
+    def _is_anothers(self, result: ResultLine) -> bool:
         """Whether SQL has the entry of the claim that a result names, and it does not name the result's id.
 
         Not if a prune may have removed the part of its job, if another entry may have had that number (Redis forgot

@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from rq_core.model.table.event_fields import QUEUE_EVENT_FIELDS
-from rq_core.model.table.fields import COUNTERS, FIELDS, Field, Kind
+from rq_core.model.table.fields import COUNTERS, FIELDS, Field, FieldKind
 from rq_core.model.table.machine import (
     CLAIMED_STATES,
     TRANSITIONS,
@@ -109,7 +109,7 @@ def _table(name: str, columns: str, *others: SchemaItem, **options: Any) -> Tabl
 
 def _of_field(field: Field) -> Column[Any]:
     """The column of a job's field. A counter begins at 0; any other may be unknown."""
-    kind = "int" if field.kind is Kind.NUMBER else ""
+    kind = "int" if field.kind is FieldKind.NUMBER else ""
     return _column(field.name, kind, null=field.name not in COUNTERS)
 
 

@@ -148,7 +148,7 @@ def test_a_change_that_was_overtaken_is_made_again(app: App, other: App) -> None
     client = app.client
     plan = client.calls.caps.change("mail", "queue", 9)
     step = next(plan)
-    replies = client._wire.exchange(step.commands)  # type: ignore[union-attr]
+    replies = client._transport.exchange(step.commands)  # type: ignore[union-attr]
     # Between its reading and its writing:
     other.set_cap("mail", "queue", 6)
 

@@ -24,7 +24,7 @@ from rq_core import (
     WaitTimeout,
 )
 from rq_core.connections import wait_thread
-from rq_core.connections.end_subscriptions import HearingLine, Listener
+from rq_core.connections.end_subscriptions import HearingConnection, Listener
 from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys
@@ -291,10 +291,10 @@ def test_a_server_that_does_not_speak_resp3_is_looked_at(
 ) -> None:
     """Such as a proxy that knows RESP2 alone."""
 
-    def connect(line: HearingLine, within: float | None = None) -> None:
+    def connect(connection: HearingConnection, within: float | None = None) -> None:
         raise redis.ConnectionError("it does not speak RESP3: NOPROTO unsupported protocol version")
 
-    monkeypatch.setattr(HearingLine, "connect", connect)
+    monkeypatch.setattr(HearingConnection, "connect", connect)
     handle = app.tasks["note"].enqueue(1)
     with pytest.raises(WaitTimeout):
         handle.wait(0.2)

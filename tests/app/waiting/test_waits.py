@@ -41,7 +41,7 @@ from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import InvalidOption
 from rq_core.model.job import JobError
 from rq_core.model.keys import queue_keys
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.reads.wait_schedule import TOGETHER_MAX, Waits
 from tests.app.waiting.conftest import (
     QUEUE,
@@ -586,7 +586,7 @@ def test_the_result_of_a_task_that_keeps_none_is_refused_before_its_job_has_ende
 
 def test_a_value_that_redis_has_lost_is_called_lost(app: App, redis_server: RedisServer) -> None:
     handle = app.tasks["note"].with_options(keep_result=True).enqueue(1)
-    succeed(app, *take(app), values={1: pack("1")})
+    succeed(app, *take(app), values={1: pack_result("1")})
     with redis_server.client() as control:
         control.delete(queue_keys(QUEUE)("returned"))
 
@@ -607,7 +607,7 @@ def test_a_validator_that_raises_leaves_the_value_out(app: App, error: Exception
     # As written it could not be resolved, since the validator is a local name.
     noted.__annotations__["return"] = Annotated[int, AfterValidator(refuse)]
     handle = app.task(queue=QUEUE, name="noted", keep_result=True)(noted).enqueue(1)
-    succeed(app, *take(app), values={1: pack("1")})
+    succeed(app, *take(app), values={1: pack_result("1")})
     outcome = handle.wait(LONG_S)
 
     assert isinstance(outcome, Succeeded)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rq_core.connections.client import Client
 from rq_core.model.job import ties_of
 from rq_core.model.outcome import Kept, Succeeded
-from rq_core.model.result_encoding import FULL, pack
+from rq_core.model.result_encoding import FULL, pack_result
 from rq_core.protocol.calls import claims
 from rq_core.protocol.reads.result_reads import Absent
 from sql_audit.proof.compare.drift import compare
@@ -27,7 +27,7 @@ KEPT = ties_of(keep_ms=HOUR_MS, audit_result=FULL)
 def succeed(client: Client, value: str) -> list[str]:
     """All that may be claimed succeed, and return this. Returns the ids."""
     held = claim(client, 100)
-    values = dict.fromkeys(range(1, len(held) + 1), pack(value, FULL))
+    values = dict.fromkeys(range(1, len(held) + 1), pack_result(value, FULL))
     assert {} == client.run(claims.complete(QUEUE, "w-1", list(held.items()), values))
     return list(held)
 

@@ -18,7 +18,7 @@ from rq_core.model.outcome import (
     Replaced,
     Succeeded,
 )
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.reads.result_reads import BYTES_MAX, Absent, Found
 from rq_core.scripts.script import function
@@ -118,7 +118,7 @@ def test_jobs_that_were_claimed_together_keep_each_its_own(seed: Seed, turn: boo
     values = {claim.id: f'"{claim.id:>{7 + n // 4}}"' for n, claim in enumerate(claims)}
     values |= {"a3": "!too_large", "a9": "!not_json", "plain": ""}
     by_place = {
-        n: value if value.startswith("!") else pack(value)
+        n: value if value.startswith("!") else pack_result(value)
         for n, claim in enumerate(claims, 1)
         if (value := values[claim.id])
     }
@@ -286,7 +286,7 @@ def test_a_value_goes_at_its_end_though_its_id_is_remembered_for_longer(seed: Se
 def test_a_moment_that_a_client_damaged_stops_no_claim(seed: Seed, once: str) -> None:
     """Redis refused it as a score, behind the first write: each claim was told in the log, and none was done."""
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
-    succeed(seed, pack('"a"'))
+    succeed(seed, pack_result('"a"'))
     line = seed.snapshot()["results"]["a"]
     damaged = line.replace(f" once={T + HOUR}", f" once={once}")
     seed.control.hset(seed.keys("results"), "a", damaged)
@@ -308,7 +308,7 @@ def test_a_line_that_a_client_damaged_stops_no_success(seed: Seed, field: str, v
     line = re.sub(rf" {field}=\d+", f" {field}={value}", seed.state("a") or "")
     seed.control.hset(seed.keys("state"), "a", line)
 
-    assert {} == seed.complete(claim, values={1: pack('"a"')})
+    assert {} == seed.complete(claim, values={1: pack_result('"a"')})
     assert None is seed.state("a")
     seed.advance(2 * HOUR)
     seed.claim()
@@ -321,10 +321,10 @@ def test_a_value_that_is_over_is_not_evicted_and_makes_room_first(seed: Seed) ->
     enqueue(seed, "d")
     claims = {claim.id: claim for claim in seed.claim().jobs}
     for i in ("a", "b", "c"):
-        seed.complete(claims[i], values={1: pack(f'"{i * 398}"')})
+        seed.complete(claims[i], values={1: pack_result(f'"{i * 398}"')})
     bound(seed, 500)
     seed.advance(1_000)
-    seed.complete(claims["d"], values={1: pack('"d"')})
+    seed.complete(claims["d"], values={1: pack_result('"d"')})
     after = seed.snapshot()
 
     assert Succeeded("a", missing="expired") == look(seed, "a")["a"]

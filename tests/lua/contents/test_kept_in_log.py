@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rq_core.model.outcome import Succeeded
-from rq_core.model.result_encoding import FULL, VALUE_MAX, pack
+from rq_core.model.result_encoding import FULL, VALUE_MAX, pack_result
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.reads.result_reads import Absent
 from tests.kit.seed import Seed
@@ -30,7 +30,7 @@ def finish(seed: Seed, *ids: str, value: str = VALUE, kept: str = FULL, turn: bo
     """Jobs that were enqueued succeed, and each returns this."""
     claims = seed.claim(len(ids)).jobs
     assert set(ids) == {claim.id for claim in claims}
-    values = dict.fromkeys(range(1, len(ids) + 1), pack(value, kept))
+    values = dict.fromkeys(range(1, len(ids) + 1), pack_result(value, kept))
     (seed.turn if turn else seed.complete)(*claims, values=values)
     return claims[0].fence
 
@@ -63,10 +63,10 @@ def test_each_job_of_a_call_has_its_own_value_in_the_log(seed: Seed) -> None:
     held = {claim.id: claim for claim in seed.claim().jobs}
     order = [held["plain"], held["b"], ("gone", held["a"].fence), held["a"], held["c"]]
     values = {
-        1: pack('"no"'),
-        2: pack('"b"'),
-        3: pack('"no"'),
-        4: pack('"a"', FULL),
+        1: pack_result('"no"'),
+        2: pack_result('"b"'),
+        3: pack_result('"no"'),
+        4: pack_result('"a"', FULL),
         5: "!not_json",
     }
     seed.complete(*order, values=values)
@@ -96,9 +96,9 @@ def test_a_log_at_its_bound_takes_no_values(seed: Seed) -> None:
     seed.configure(backlog_max_bytes=int(seed.snapshot()["meta"]["backlog_bytes"]) + 1_000)
     claims = seed.claim(2).jobs
     long = '"' + "x" * 1_000 + '"'
-    seed.complete(claims[0], values={1: pack(long, FULL)})
+    seed.complete(claims[0], values={1: pack_result(long, FULL)})
     assert [["a", claims[0].fence, digest_of(long), long]] == succeeded(seed)
-    seed.complete(claims[1], values={1: pack(long, FULL)})
+    seed.complete(claims[1], values={1: pack_result(long, FULL)})
 
     assert [["b", claims[1].fence, digest_of(long)]] == succeeded(seed)
     assert {"a", "b"} == seed.snapshot()["returned"].keys()

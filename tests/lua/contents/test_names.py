@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rq_core.protocol.calls.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack_jobs
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, Seed, events_of
 from tests.lua.contents.entries import T, entry
@@ -281,7 +281,7 @@ def test_a_dead_job_comes_back_without_a_name_that_was_freed(seed: Seed) -> None
 
 
 def test_a_name_is_no_part_of_a_digest(seed: Seed) -> None:
-    kinds, records = pack([seed.job("a", unique="keep", name=NAME), seed.job("b")])
+    kinds, records = pack_jobs([seed.job("a", unique="keep", name=NAME), seed.job("b")])
 
     assert '{"unique":"keep"}' in kinds
     assert [f"{DIGEST} {NAME}", DIGEST] == [record[2] for record in records]

@@ -288,7 +288,7 @@ class Simulation:
         delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
-        return Client(self.world.url, calls=Operations(delivery), wire=self.world.wire)
+        return Client(self.world.url, calls=Operations(delivery), transport=self.world.transport)
 
     # The run.
 

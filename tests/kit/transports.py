@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
 from rq_core.protocol.engine.plan import Lost, Unsent
 
 
@@ -16,8 +16,8 @@ def is_claim(command: Sequence[Any]) -> bool:
     return command[0] == "FCALL" and str(command[1]).split("_")[1] in {"claim", "turn"}
 
 
-class LossyWire:
-    """A PoolWire that can lose the replies of exchanges with script calls, after they were carried out.
+class LossyTransport:
+    """A PoolTransport that can lose the replies of exchanges with script calls, after they were carried out.
 
     ``lose`` says how many more times, ``keep`` how many of the replies still come; ``between`` is called after
     each loss, so before the client sends again. ``flush`` makes the server forget its functions before the command
@@ -25,7 +25,7 @@ class LossyWire:
     """
 
     def __init__(self, url: str) -> None:
-        self._wire = PoolWire(url)
+        self._transport = PoolTransport(url)
         self.lose = 0
         self.keep = 0
         self.unsent = 0
@@ -51,17 +51,17 @@ class LossyWire:
 
     def _exchange(self, commands: Sequence[Sequence[Any]], *how: Any, calls: bool) -> list[Any]:
         if not calls or self.flush is None:
-            return self._wire.exchange(commands, *how)
+            return self._transport.exchange(commands, *how)
         at, self.flush = self.flush, None
         mixed = [*commands[:at], ["FUNCTION", "FLUSH"], *commands[at:]]
-        replies = self._wire.exchange(mixed, *how)
+        replies = self._transport.exchange(mixed, *how)
         return [*replies[:at], *replies[at + 1 :]]
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
-        return self._wire.block(command, seconds)
+        return self._transport.block(command, seconds)
 
     def close(self) -> None:
-        self._wire.close()
+        self._transport.close()
 
     @property
     def calls(self) -> list[Sequence[Any]]:
@@ -69,7 +69,7 @@ class LossyWire:
         return [c for exchange in self.sent for c in exchange if _is_call(c)]
 
 
-class LossyAsyncWire(AsyncPoolWire):
+class LossyAsyncTransport(AsyncPoolTransport):
     """The same for asyncio: ``lose`` says how many exchanges with script calls still lose their replies; with
     ``flush``, the server forgets its scripts before the second command of every pipeline."""
 
@@ -92,7 +92,7 @@ class LossyAsyncWire(AsyncPoolWire):
         return replies
 
 
-class Counted(AsyncPoolWire):
+class Counted(AsyncPoolTransport):
     """Counts the exchanges with claims: ``sent`` so far, ``under_way`` now, ``most`` that were at once."""
 
     sent = under_way = most = 0

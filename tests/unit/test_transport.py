@@ -1,8 +1,8 @@
-"""What goes over the wire comes back as it was."""
+"""What goes over the transport comes back as it was."""
 
 from __future__ import annotations
 
-from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
 
 ODD = "a\udcff\udc80é"
 """Bytes that are not UTF-8, as they are read."""
@@ -11,7 +11,7 @@ ODD = "a\udcff\udc80é"
 async def test_bytes_that_are_no_text_go_back_as_they_came(valkey_url: str) -> None:
     """Without that, a worker could say nothing of a job whose id somebody damaged, again and again."""
     commands = [["SET", "key", ODD], ["GET", "key"], ["STRLEN", "key"]]
-    waiting, direct = AsyncPoolWire(valkey_url), PoolWire(valkey_url)
+    waiting, direct = AsyncPoolTransport(valkey_url), PoolTransport(valkey_url)
 
     assert await waiting.exchange(commands) == ["OK", ODD, 5]
     assert direct.exchange(commands) == ["OK", ODD, 5]

@@ -14,7 +14,7 @@ import redis
 import redis.asyncio
 
 from rq_core.connections import connection
-from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
 from rq_core.protocol.engine.plan import Lost, ReplyError
 from tests.kit.door import Door
 from tests.kit.wait import wait_until_async
@@ -66,27 +66,27 @@ async def test_the_names_that_are_borrowed_of_redis_py_are_there(valkey_url: str
 async def test_a_push_message_is_no_reply(valkey_url: str) -> None:
     """Whether it comes between two exchanges or within one."""
     url = f"{valkey_url}?protocol=3"
-    waiting, direct = AsyncPoolWire(url), PoolWire(url)
+    waiting, direct = AsyncPoolTransport(url), PoolTransport(url)
     read = [["SET", "key", "1"], ["GET", "key"]]
     tracking = [["CLIENT", "TRACKING", "ON"], ["GET", "key"], ["SET", "key", "2"], ["GET", "key"]]
 
-    for wire in (waiting, direct):
+    for transport in (waiting, direct):
         for _ in range(3):
             commands = [*tracking, *read, ["CLIENT", "ID"]]
-            asked = wire.exchange(commands)
-            got = await asked if isinstance(wire, AsyncPoolWire) else asked
+            asked = transport.exchange(commands)
+            got = await asked if isinstance(transport, AsyncPoolTransport) else asked
 
             assert got[2:6] == ["OK", "2", "OK", "1"]
-    _, connection = await waiting.exchange([["GET", "key"], ["CLIENT", "ID"]])
-    (line,) = waiting._pool._idle
+    _, number = await waiting.exchange([["GET", "key"], ["CLIENT", "ID"]])
+    (connection,) = waiting._pool._idle
     came: list[bytes] = []
-    take = line.data_received
-    line.data_received = lambda data: (came.append(data), take(data))[1]  # type: ignore[method-assign]
+    take = connection.data_received
+    connection.data_received = lambda data: (came.append(data), take(data))[1]  # type: ignore[method-assign]
     with redis.Redis.from_url(valkey_url) as other:
         other.set("key", "3")
     await wait_until_async(lambda: came, "the message has come")
 
-    assert await waiting.exchange([["GET", "key"], ["CLIENT", "ID"]]) == ["3", connection]
+    assert await waiting.exchange([["GET", "key"], ["CLIENT", "ID"]]) == ["3", number]
     await waiting.close()
     direct.close()
 
@@ -94,7 +94,7 @@ async def test_a_push_message_is_no_reply(valkey_url: str) -> None:
 async def test_replies_that_are_false_or_nothing_are_replies(valkey_url: str) -> None:
     commands = [["EVAL", "redis.setresp(3) return false", 0], ["GET", "none"], ["ECHO", ""]]
     url = f"{valkey_url}?protocol=3"
-    waiting, direct = AsyncPoolWire(url), PoolWire(url)
+    waiting, direct = AsyncPoolTransport(url), PoolTransport(url)
 
     assert await waiting.exchange(commands) == [False, None, ""]
     assert direct.exchange(commands) == [False, None, ""]
@@ -111,7 +111,7 @@ async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -
         ["HGET", "text", "f"],
         ["ECHO", "2"],
     ]
-    waiting, direct = AsyncPoolWire(valkey_url), PoolWire(valkey_url)
+    waiting, direct = AsyncPoolTransport(valkey_url), PoolTransport(valkey_url)
     direct.exchange([["SET", "text", "x"]])
 
     for got in (await waiting.exchange(commands), direct.exchange(commands)):
@@ -124,16 +124,16 @@ async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -
 
 async def test_an_exchange_that_is_cancelled_ends_its_connection(valkey_url: str) -> None:
     """Its replies are still to come; the next exchange would take them for its own."""
-    wire = AsyncPoolWire(valkey_url)
-    (before,) = await wire.exchange([["CLIENT", "ID"]])
-    asking = asyncio.create_task(wire.exchange([["BLPOP", "nothing", "0.2"], ["ECHO", "1"]]))
-    await wait_until_async(lambda: wire._pool.busy, "it asks")
+    transport = AsyncPoolTransport(valkey_url)
+    (before,) = await transport.exchange([["CLIENT", "ID"]])
+    asking = asyncio.create_task(transport.exchange([["BLPOP", "nothing", "0.2"], ["ECHO", "1"]]))
+    await wait_until_async(lambda: transport._pool.busy, "it asks")
 
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    after, said = await wire.exchange([["CLIENT", "ID"], ["ECHO", "2"]])
-    await wire.close()
+    after, said = await transport.exchange([["CLIENT", "ID"], ["ECHO", "2"]])
+    await transport.close()
 
     assert after != before
     assert said == "2"
@@ -148,18 +148,20 @@ async def test_what_came_before_an_outage_counts() -> None:
         return None if asked[-2:-1] == [b"SILENT"] or asked[-1] == b"SILENT" else _echo(command)
 
     async with server(answer) as url:
-        wire = AsyncPoolWire(url, answer_within=60)
-        asking = asyncio.create_task(wire.exchange([["ONE"], ["SILENT"], ["THREE"]]))
+        transport = AsyncPoolTransport(url, answer_within=60)
+        asking = asyncio.create_task(transport.exchange([["ONE"], ["SILENT"], ["THREE"]]))
         await wait_until_async(
-            lambda: len(asked) == 3 and any(line.replies for line in wire._pool.busy),
+            lambda: (
+                len(asked) == 3 and any(connection.replies for connection in transport._pool.busy)
+            ),
             "all have been asked, and one was answered",
         )
-        (line,) = wire._pool.busy
-        line._deadline = 0.0
-        line._look()  # The time of the others is over.
+        (connection,) = transport._pool.busy
+        connection._deadline = 0.0
+        connection._look()  # The time of the others is over.
         one, two, three = await asking
-        again = await wire.exchange([["FOUR"]])
-        await wire.close()
+        again = await transport.exchange([["FOUR"]])
+        await transport.close()
 
     assert one == "ONE"
     assert str(two) == str(three) == "no reply for 60 s"
@@ -174,16 +176,16 @@ async def test_each_reply_has_the_whole_time_to_come() -> None:
     loop = asyncio.get_running_loop()
 
     async with server(_echo) as url:
-        wire = AsyncPoolWire(url, answer_within=60)
-        await wire.exchange([["ONE"]])
-        (line,) = wire._pool._idle
-        answer = line.ask(b"*1\r\n$3\r\nTWO\r\n", 2, 60)
-        first = line._deadline
-        await wait_until_async(lambda: line.replies == ["TWO"], "the first of them is there")
-        later = line._deadline
-        line.data_received(b"+three\r\n")
+        transport = AsyncPoolTransport(url, answer_within=60)
+        await transport.exchange([["ONE"]])
+        (connection,) = transport._pool._idle
+        answer = connection.ask(b"*1\r\n$3\r\nTWO\r\n", 2, 60)
+        first = connection._deadline
+        await wait_until_async(lambda: connection.replies == ["TWO"], "the first of them is there")
+        later = connection._deadline
+        connection.data_received(b"+three\r\n")
         await answer
-        await wire.close()
+        await transport.close()
 
     assert first < later <= loop.time() + 60
 
@@ -191,12 +193,12 @@ async def test_each_reply_has_the_whole_time_to_come() -> None:
 async def test_a_short_wait_after_a_long_one_is_not_as_long() -> None:
     """One timer watches all exchanges of a connection, and is moved only if it would go off too late."""
     async with server(lambda command: None if command[0] == b"SILENT" else b"+OK\r\n") as url:
-        wire = AsyncPoolWire(url, answer_within=0.5)
-        await wire.block(["WAIT"], 3600)
-        (line,) = wire._pool._idle
-        long = line._watchdog
-        (lost,) = await asyncio.wait_for(wire.exchange([["SILENT"]]), 10)
-        await wire.close()
+        transport = AsyncPoolTransport(url, answer_within=0.5)
+        await transport.block(["WAIT"], 3600)
+        (connection,) = transport._pool._idle
+        long = connection._watchdog
+        (lost,) = await asyncio.wait_for(transport.exchange([["SILENT"]]), 10)
+        await transport.close()
 
     assert long is not None
     assert long.cancelled()
@@ -205,16 +207,16 @@ async def test_a_short_wait_after_a_long_one_is_not_as_long() -> None:
 
 async def test_one_timer_serves_many_exchanges(valkey_url: str) -> None:
     """Making one for each costs as much as the exchange."""
-    wire = AsyncPoolWire(valkey_url)
-    await wire.exchange([["PING"]])
-    (line,) = wire._pool._idle
-    timer = line._watchdog
+    transport = AsyncPoolTransport(valkey_url)
+    await transport.exchange([["PING"]])
+    (connection,) = transport._pool._idle
+    timer = connection._watchdog
     for _ in range(5):
-        await wire.exchange([["PING"]])
+        await transport.exchange([["PING"]])
 
     assert timer is not None
-    assert line._watchdog is timer
-    await wire.close()
+    assert connection._watchdog is timer
+    await transport.close()
     assert timer.cancelled()
 
 
@@ -222,11 +224,11 @@ async def test_one_timer_serves_many_exchanges(valkey_url: str) -> None:
 async def test_a_server_that_says_what_is_no_reply_is_given_up(said: bytes) -> None:
     """What follows could be anything."""
     async with server(lambda command: said if command[0] == b"ODD" else b"+OK\r\n") as url:
-        wire = AsyncPoolWire(url, answer_within=10)
-        (odd,) = await wire.exchange([["ODD"]])
-        idle = [line.is_ready for line in wire._pool._idle]
-        after = await wire.exchange([["EVEN"]])
-        await wire.close()
+        transport = AsyncPoolTransport(url, answer_within=10)
+        (odd,) = await transport.exchange([["ODD"]])
+        idle = [connection.is_ready for connection in transport._pool._idle]
+        after = await transport.exchange([["EVEN"]])
+        await transport.close()
 
     assert not any(idle)
     assert after == ["OK"]
@@ -235,8 +237,8 @@ async def test_a_server_that_says_what_is_no_reply_is_given_up(said: bytes) -> N
 
 async def test_who_listens_hears_a_reply_before_the_one_who_waits(valkey_url: str) -> None:
     """A round of the loop before: that is what a worker begins with when a token comes."""
-    wire = AsyncPoolWire(valkey_url)
-    await wire.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])
+    transport = AsyncPoolTransport(valkey_url)
+    await transport.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])
     heard: list[Any] = []
     order: list[str] = []
 
@@ -245,12 +247,12 @@ async def test_who_listens_hears_a_reply_before_the_one_who_waits(valkey_url: st
         order.append("heard")
         asyncio.get_running_loop().call_soon(order.append, "a round later")
 
-    found = await wire.block(["BLPOP", "list", 1], 1, hear)
+    found = await transport.block(["BLPOP", "list", 1], 1, hear)
     order.append("waited")
     with pytest.raises(ReplyError):
-        await wire.block(["BLPOP", "text", 1], 1, hear)
-    await wire.exchange([["PING"]])
-    await wire.close()
+        await transport.block(["BLPOP", "text", 1], 1, hear)
+    await transport.exchange([["PING"]])
+    await transport.close()
 
     assert found == ["list", "1"]
     assert order[:3] == ["heard", "a round later", "waited"]
@@ -276,14 +278,14 @@ async def test_half_a_message_that_no_command_asked_for_ends_the_connection() ->
 
     idle, asked_nothing = asyncio.Event(), asyncio.Event()
     door = Door(socket.create_server(("127.0.0.1", 0)), serve)
-    wire = AsyncPoolWire(f"redis://127.0.0.1:{door.port}/0")
-    assert await wire.exchange([["ECHO", "ONE"]]) == ["one"]
-    (line,) = wire._pool._idle
+    transport = AsyncPoolTransport(f"redis://127.0.0.1:{door.port}/0")
+    assert await transport.exchange([["ECHO", "ONE"]]) == ["one"]
+    (connection,) = transport._pool._idle
     await idle.wait()
     asked_nothing.set()
-    await wait_until_async(lambda: not line.is_ready, "the connection is ended")
+    await wait_until_async(lambda: not connection.is_ready, "the connection is ended")
     asked_nothing.clear()
 
-    assert (await wire.exchange([["ECHO", "TWO"]]))[0] != "unasked"
-    await wire.close()
+    assert (await transport.exchange([["ECHO", "TWO"]]))[0] != "unasked"
+    await transport.close()
     await door.shut()
