@@ -432,7 +432,7 @@ def test_a_sweep_that_is_under_way_is_no_finding(seed: Seed) -> None:
     seed.control.zadd(seed.keys("scheduled"), {"caps|tenant|": seed.now})
     seed.control.hset(seed.keys("caps"), "tenant", "2 version=2 from=live")
 
-    # That the log does not have the change is a finding of its own: see test_told.
+    # That the log does not have the change is a finding of its own: see test_settings.
     unlogged = {str(Kind.LOG_DIFFERS)}
     assert named(look(seed)) == unlogged
     seed.control.zrem(seed.keys("scheduled"), "caps|tenant|")
