@@ -249,7 +249,7 @@ def test_a_lane_that_jobs_entered_keeps_its_place(seed: Seed, fair: bool) -> Non
     assert [c.id for c in seed.claim().jobs] == ["a"]
 
 
-def test_what_has_not_moved_is_mended_while_the_queue_works(seed: Seed) -> None:
+def test_a_difference_that_has_not_moved_is_mended_while_the_queue_works(seed: Seed) -> None:
     """Each finding rests on its own job, so a busy queue is mended as well as one that stands still."""
     seed.enqueue("a", "b", "c")
     first, *_ = seed.claim(2).jobs
