@@ -136,7 +136,8 @@ _LABELS: Final = """
     There are no others than {labels}. A job, a worker, the text of an error or the value in a scope (`acme` in
     `tenant=acme`) is never one: there are too many of them, and a value may be the name of a customer. The label
     `scope` is `queue`, `task=send`, or a family such as `tenant` as a whole. Of a queue's scopes with a limit, those
-    that jobs wait for come first, nine at most. At most {most} tasks are named; further ones are counted as `(other)`.
+    that jobs wait for come first, nine at most. At most {most} tasks are named; the others are counted under
+    `(other)`.
 """
 
 _SEVERAL: Final = """

@@ -172,7 +172,7 @@ async def test_an_async_generator_that_fails_half_way_says_what_was_accepted(
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1_000
 
 
-def test_whatever_stops_a_generator_says_what_was_accepted(app: App, task: Noted) -> None:
+def test_each_error_that_stops_a_generator_has_the_accepted_jobs(app: App, task: Noted) -> None:
     """An error of the producer's own data is the one that it has to go on from."""
 
     def generate() -> Iterator[NewJob]:
@@ -187,7 +187,7 @@ def test_whatever_stops_a_generator_says_what_was_accepted(app: App, task: Noted
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 500
 
 
-async def test_whatever_stops_an_async_generator_says_what_was_accepted(
+async def test_each_error_that_stops_an_async_generator_has_the_accepted_jobs(
     app: App, task: Noted
 ) -> None:
     async def generate() -> AsyncIterator[NewJob]:
@@ -204,7 +204,7 @@ async def test_whatever_stops_an_async_generator_says_what_was_accepted(
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("where", ["in the generator", "while Redis is asked"])
-def test_what_ends_a_program_says_what_was_accepted(
+def test_an_exception_that_ends_the_program_has_the_accepted_jobs(
     app: App, task: Noted, kind: type[BaseException], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = app.client._transport
@@ -234,7 +234,7 @@ def test_what_ends_a_program_says_what_was_accepted(
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_what_cancels_an_enqueue_says_what_was_accepted(
+async def test_the_cancellation_of_an_enqueue_has_the_accepted_jobs(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
     """Of the chunk that was on its way nothing is known: it may have been accepted."""

@@ -187,7 +187,7 @@ def test_keys_of_a_family_are_not_named(seed: Seed) -> None:
     assert "acme" not in repr(found)
 
 
-def test_of_many_scopes_those_that_lanes_wait_for_come_first(seed: Seed) -> None:
+def test_scopes_that_lanes_wait_for_come_first(seed: Seed) -> None:
     for n in range(15):
         seed.cap(f"task=t{n:02}", 1)
     seed.cap("task=zz", 0)
@@ -339,7 +339,7 @@ def test_many_names_that_no_queue_can_have_take_no_queue_s_place(seed: Seed) -> 
     assert len(found.strays) < 800
 
 
-def test_of_more_queues_than_a_look_reads_the_others_are_counted(
+def test_queues_that_a_look_does_not_read_are_counted(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "QUEUES_MAX", 2)

@@ -314,7 +314,7 @@ def test_a_right_taken_away_is_named(as_: As, right: str) -> None:
     assert "rq-core acl" in str(caught.value)
 
 
-def test_what_cannot_be_a_role_s_queues_is_refused() -> None:
+def test_an_invalid_pattern_of_a_roles_queues_is_refused() -> None:
     result = CliRunner().invoke(root, ["acl", "producer", "--queue", "a}b"])
 
     assert result.exit_code != 0

@@ -147,7 +147,7 @@ def test_workers_with_mirror_and_every_command_work_by_tls(
     ],
     ids=["authority", "client", "missing file"],
 )  # fmt: skip
-def test_what_is_wrong_with_a_certificate_is_one_line_that_says_what_to_do(
+def test_the_error_of_a_bad_certificate_is_one_line_that_says_what_to_do(
     port: int, files: Certificates, given: dict[str, str | None], words: str
 ) -> None:
     with (

@@ -176,7 +176,7 @@ def test_a_wait_shows_how_long_each_scope_was_full_and_who_held_it(
     }
 
 
-def test_of_several_rates_the_one_that_held_a_job_back_is_named(
+def test_the_one_of_several_rates_that_held_a_job_back_is_named(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Claims from before the wait had spent the tenant's; the task's was free again after a second."""

@@ -61,7 +61,7 @@ WHOLE: list[tuple[str, dict[str, str | bytes]]] = [
 
 
 @pytest.mark.parametrize(("name", "poison"), WHOLE, ids=[name for name, _ in WHOLE])
-def test_what_cannot_be_read_keeps_its_place_and_its_bytes(
+def test_an_unreadable_entry_keeps_its_place_and_its_bytes(
     name: str,
     poison: dict[str, str | bytes],
     writer: StreamWriter,
@@ -279,7 +279,7 @@ def test_a_number_beyond_sql_is_reported_and_the_doctor_removes_it(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_what_sql_alone_refuses_is_found_and_quarantined(
+def test_a_row_that_sql_alone_refuses_is_found_and_quarantined(
     writer: StreamWriter,
     mirror: Mirror,
     database: Database,

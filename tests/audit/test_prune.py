@@ -88,7 +88,7 @@ def test_a_prune_with_nothing_to_remove_leaves_no_record(
     assert auditlog.rows(database, "SELECT * FROM mirror_prune") == recorded
 
 
-def test_what_was_alive_at_the_cut_is_still_held_against_its_caps(
+def test_jobs_that_were_alive_at_the_cut_are_still_held_against_their_caps(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """The replay behind the cut begins with the jobs and the claims that were there."""
@@ -290,7 +290,7 @@ def lie(database: Database, *statements: str) -> None:
         "DELETE FROM mirror_prune WHERE kind = 'begun'",
     ],
 )
-def test_what_a_prune_left_cannot_be_changed_unseen(
+def test_events_that_a_prune_left_cannot_be_changed_unseen(
     change: str, writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)

@@ -451,7 +451,7 @@ def test_a_schema_that_is_behind_is_one_line(
     assert "rq-core audit migrate --audit" in result.stderr
 
 
-def test_what_a_database_refuses_is_one_line(log: str, database: Database) -> None:
+def test_an_error_of_the_database_is_one_line(log: str, database: Database) -> None:
     """A table that is gone is no bug of ours, and its error no traceback."""
     with database.writing() as connection:
         assert connection is not None

@@ -159,7 +159,7 @@ def test_a_loss_that_is_mirrored_in_the_middle_of_a_look_is_counted_once(
     assert found == logged(database) == Counter({(QUEUE, "task", "succeeded"): 9})
 
 
-def test_what_a_prune_takes_out_of_the_sums_is_added_again(database: Database) -> None:
+def test_claims_that_a_prune_takes_out_of_the_sums_are_added_again(database: Database) -> None:
     reader = MetricsReader(address(database))
     key = (QUEUE, "send", "succeeded")
 

@@ -73,7 +73,7 @@ def test_nothing_new_is_not_believed_of_what_was_read_ahead(
     assert mirror.turn().events == 1
 
 
-def test_what_was_read_ahead_is_dropped_when_another_mirror_was_quicker(
+def test_a_batch_that_was_read_ahead_is_dropped_when_another_mirror_was_quicker(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     backlog(writer)
@@ -87,7 +87,7 @@ def test_what_was_read_ahead_is_dropped_when_another_mirror_was_quicker(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_what_redis_forgot_after_it_was_read_ahead_is_orphaned(
+def test_events_that_redis_forgot_after_they_were_read_ahead_are_orphaned(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
     """The same as if it had been mirrored before Redis forgot it."""

@@ -683,7 +683,7 @@ ONE_NAME: dict[str, list[Told]] = {
 
 
 @pytest.mark.parametrize("case", [*HOLDS, *ONE_NAME])
-def test_what_may_be(log: MemoryWriter, case: str) -> None:
+def test_a_legal_history_holds(log: MemoryWriter, case: str) -> None:
     tell(log, *(HOLDS | ONE_NAME)[case])
     found = replay(log)
 
@@ -804,7 +804,7 @@ FORBIDDEN: dict[str, tuple[list[Told], str, str]] = {
 
 
 @pytest.mark.parametrize("case", FORBIDDEN)
-def test_what_may_not_be(log: MemoryWriter, case: str) -> None:
+def test_an_illegal_history_is_violated(log: MemoryWriter, case: str) -> None:
     """It is found in the last entry, and named."""
     told, invariant, says = FORBIDDEN[case]
     tell(log, *told)
@@ -897,7 +897,7 @@ def test_when_redis_remembers_nothing_a_new_life_begins(log: MemoryWriter) -> No
     assert "1 live job was lost" in found.losses[0].says
 
 
-def test_until_the_baseline_is_complete_a_first_event_of_any_kind_is_legal() -> None:
+def test_a_first_event_of_any_kind_is_legal_before_the_baseline_is_complete() -> None:
     log = MemoryWriter()
     old = log.epoch
     log.begin(old + 1, "attached", f"{old}-0")

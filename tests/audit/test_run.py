@@ -140,7 +140,7 @@ def test_once_mirrors_all_there_is(source: StreamSource, audit_url: str) -> None
     assert [w.backlog() for w in writers] == [(0, 0)] * 3
 
 
-def test_what_is_there_at_a_stop_is_still_mirrored(
+def test_events_that_are_there_at_a_stop_are_still_mirrored(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
     stop = threading.Event()

@@ -312,7 +312,7 @@ def test_a_mirror_that_dies_while_it_takes_a_queue_is_not_refused_later(
     assert stamps(first)[0] == stamps(first)[1] is not None
 
 
-def test_of_two_servers_whose_mirrors_start_together_one_is_refused(
+def test_one_of_two_servers_whose_mirrors_start_together_is_refused(
     client: Client, second: Source, database: Database, url: str
 ) -> None:
     both = [Source(client, "mail", url, database), second]

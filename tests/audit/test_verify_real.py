@@ -46,7 +46,7 @@ def mirror_all(client: Client, database: Database) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_the_scripts_log_holds(
+def test_the_log_of_the_scripts_holds(
     client: Client, database: Database, mirror_all: Callable[[], int], seed: int
 ) -> None:
     fleet = Fleet(client, seed, ties=True)
@@ -100,7 +100,7 @@ def test_a_log_that_began_with_a_baseline_holds(
         (("DEL", "rqc:{q}:outbox"), "Redis lost its log"),
     ],
 )
-def test_what_redis_forgot_is_named_and_is_no_violation(
+def test_events_that_redis_forgot_are_named_and_are_no_violation(
     client: Client,
     database: Database,
     mirror_all: Callable[[], int],
@@ -523,7 +523,7 @@ def test_ends_that_are_not_mirrored_yet_count_when_the_log_is_switched_on_again(
     assert compare(client, database, QUEUE)[0] == []
 
 
-def test_a_settlement_that_was_refused_behind_a_jobs_end_does_not_hide_that_end(
+def test_a_settlement_that_was_refused_after_a_jobs_end_does_not_hide_that_end(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     """The end before it, of the id's first job, was compared with the second one's result."""

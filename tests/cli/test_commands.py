@@ -629,7 +629,7 @@ def test_times_read_well() -> None:
     assert utc(1e20) == "100000000000000000000 ms"
 
 
-def test_what_redis_holds_cannot_steer_the_terminal() -> None:
+def test_texts_in_redis_cannot_steer_the_terminal() -> None:
     assert printable("a\x1b[31mb\nc\udcff") == "a\\x1b[31mb\\nc\\udcff"
 
 

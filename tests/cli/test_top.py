@@ -237,7 +237,7 @@ def test_it_is_shown_again_until_it_is_left(cli: CommandLine, key: bytes, status
     assert os.waitstatus_to_exitcode(ended[1]) == status
 
 
-def test_what_pages_comes_before_any_number_of_causes_that_do_not(
+def test_causes_that_page_come_before_any_number_of_other_causes(
     cli: CommandLine, client: Client
 ) -> None:
     """Twelve paused queues hid the one that cannot be read: it stood behind them."""
@@ -261,7 +261,7 @@ def test_what_pages_comes_before_any_number_of_causes_that_do_not(
     assert "of them page" not in printed_once
 
 
-def test_that_the_log_was_not_read_is_said_with_the_age_of_the_oldest_event(
+def test_top_says_that_it_did_not_read_the_log_and_how_old_the_oldest_event_is(
     cli: CommandLine, client: Client
 ) -> None:
     """A mirror that was dead for days looked well without --audit."""

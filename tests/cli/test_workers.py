@@ -45,7 +45,7 @@ def test_workers_of_one_queue_with_different_code_are_reported(
     assert cli.ok("workers").endswith("workers run different code or versions of rq-core in mail\n")
 
 
-def test_that_no_worker_runs_is_said(cli: CommandLine) -> None:
+def test_the_command_says_that_no_worker_runs(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     assert cli.ok("workers") == "no worker runs\n"

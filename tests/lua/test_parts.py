@@ -89,7 +89,7 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 
 
 @pytest.mark.parametrize("each", matrix.STANDS, ids=lambda each: each.name)
-def test_whatever_ends_a_job_ends_the_part(
+def test_each_end_of_a_job_ends_the_part(
     seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
 ) -> None:
     """Each call of the matrix, on a job in each state."""

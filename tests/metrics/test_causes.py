@@ -128,7 +128,7 @@ def test_causes_write_one_of_anything_in_the_singular(seed: Seed) -> None:
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
 
 
-def test_of_many_lanes_the_jobs_that_wait_are_a_lower_bound(seed: Seed) -> None:
+def test_the_number_of_jobs_that_wait_in_many_lanes_is_a_lower_bound(seed: Seed) -> None:
     seed.cap("tenant", 0)
     seed.enqueue(
         *(seed.job(f"j{n}-{m}", scopes=[f"tenant={n}"]) for n in range(20) for m in range(3))

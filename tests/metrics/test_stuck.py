@@ -127,7 +127,7 @@ def test_doctor_and_queues_name_a_mirror_that_is_behind(valkey_url: str) -> None
     assert (found["kind"], found["mendable"]) == ("mirror", False)
 
 
-def test_of_a_healthy_queue_nothing_is_said(valkey_url: str, client: Client) -> None:
+def test_a_healthy_queue_has_no_cause(valkey_url: str, client: Client) -> None:
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         before = scraped(valkey_url, None)
         seed.enqueue("a", "b")

@@ -235,7 +235,7 @@ async def test_a_server_that_says_what_is_no_reply_is_given_up(said: bytes) -> N
     assert odd == "ONE" or isinstance(odd, Lost)
 
 
-async def test_who_listens_hears_a_reply_before_the_one_who_waits(valkey_url: str) -> None:
+async def test_a_listener_hears_a_reply_before_the_caller_who_waits(valkey_url: str) -> None:
     """A round of the loop before: that is what a worker begins with when a token comes."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])

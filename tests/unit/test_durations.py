@@ -27,7 +27,7 @@ def test_a_duration_is_whole_milliseconds_and_never_rounded_to_nothing(
 @pytest.mark.parametrize(
     "value", [-1, True, None, "5", math.nan, math.inf, 1e300, timedelta.max, timedelta(-1)]
 )
-def test_what_is_no_duration_is_refused(value: Any) -> None:
+def test_an_invalid_duration_is_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^delay=.* must be seconds"):
         seconds_of("delay", value)
 
@@ -58,7 +58,7 @@ def test_a_bare_length_of_time_is_refused_with_how_to_write_it() -> None:
 @pytest.mark.parametrize(
     "text", ["", "ago", "10 ago", "10mago", "25:00", "10:", "2026-11", "10m ago x"]
 )
-def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_moment_is_refused_with_examples(text: str) -> None:
     with pytest.raises(
         click.BadParameter, match="write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms"
     ):
@@ -91,6 +91,6 @@ def test_an_instant_is_unix_milliseconds_and_never_too_early(value: Any, expecte
         ("2026-11-21", "must be a datetime"),
     ],
 )
-def test_what_is_no_instant_is_refused(value: Any, words: str) -> None:
+def test_an_invalid_instant_is_refused(value: Any, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         instant_ms_of("at", value)

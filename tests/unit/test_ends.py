@@ -66,7 +66,7 @@ def test_a_dead_job_that_is_pruned_has_its_end_since_it_died() -> None:
     assert (end.since_ms, end.died_of, end.until_ms) == (3, "final", 54)
 
 
-def test_behind_what_is_missing_no_end_is_known() -> None:
+def test_no_end_is_known_after_missing_entries() -> None:
     lives = ended()
     lives.miss()
 

@@ -20,7 +20,9 @@ JSON = st.recursive(
     st.dictionaries(st.sampled_from(["task", "args", "timeout_ms", "x"]) | st.text(), JSON),
     st.none() | st.integers(1, 10**12),
 )
-def test_what_a_producer_writes_is_read_back(args: dict[str, object], timeout: int | None) -> None:
+def test_a_spec_that_a_producer_writes_is_read_back(
+    args: dict[str, object], timeout: int | None
+) -> None:
     args_json = json.dumps(args, separators=(",", ":"))
     job = NewJob("id", "q", profile("send", timeout_ms=timeout), args_json)
 

@@ -59,7 +59,7 @@ async def test_the_late_success_of_a_sync_handler_after_its_timeout_counts_for_n
 
 @pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "Ending"])
-async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
+async def test_any_error_of_a_handler_is_a_failure_of_its_job_only(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, name: str
 ) -> None:
     handle = task.enqueue(name)

@@ -88,7 +88,9 @@ def test_a_key_is_given_back_to_its_family_and_follows_it_again(app: App) -> Non
 
 
 @pytest.mark.parametrize("scope", ["queue", "task=send", "send.tenant", "weight=a"])
-def test_what_code_does_not_declare_is_not_given_back(app: App, other: App, scope: str) -> None:
+def test_a_limit_that_code_does_not_declare_is_not_given_back(
+    app: App, other: App, scope: str
+) -> None:
     app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
     app.client.run(app.client.calls.caps.register("mail", app.declared.policies("mail")))
     other.set_cap("mail", scope, 5)

@@ -198,7 +198,7 @@ def test_a_killed_listener_hears_again_what_ends_later(app: App, control: Any) -
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_who_lacks_the_channel_waits_by_looks_and_the_log_says_so_once(
+def test_a_user_who_lacks_the_channel_waits_by_looks_and_the_log_says_so_once(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = as_("producer", without="&rqc:{*}:ended")

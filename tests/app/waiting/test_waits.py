@@ -650,7 +650,7 @@ def a_mapping() -> Mapping[str, int]: ...  # type: ignore[empty-body]
 
 @pytest.mark.parametrize("function", [untyped, a_sequence, a_list, a_mapping])
 @pytest.mark.parametrize("value", [LooksLikeAList(), LooksLikeADict()], ids=["list", "dict"])
-def test_what_only_looks_like_plain_data_is_not_read(
+def test_an_object_that_only_looks_like_plain_data_is_not_read(
     function: Callable[[], Any], value: Any
 ) -> None:
     assert "!not_json" == Returned("lazy", function).dump(value)

@@ -77,7 +77,7 @@ def test_a_job_that_may_have_ended_in_a_gap_does_not_run_again(
         assert verify(backup).violations == []
 
 
-def test_who_accepts_gaps_has_such_jobs_run_again(
+def test_accepting_gaps_lets_such_jobs_run_again(
     client: Client, database: Database, redis_url: str
 ) -> None:
     with behind_a_gap(client, database) as backup:

@@ -247,9 +247,7 @@ def test_a_window_that_began_and_ended_its_job_in_what_redis_forgot_holds_again(
         assert_agree(new, database, LogVerdict.HOLDS)
 
 
-def test_of_two_windows_of_a_name_the_later_one_holds_again(
-    client: Client, database: Database
-) -> None:
+def test_the_later_of_two_windows_of_a_name_holds_again(client: Client, database: Database) -> None:
     """An operator freed the name, so both windows had begun; and one that is over keeps no job out."""
     throttle(client, "first")
     run_all(client)

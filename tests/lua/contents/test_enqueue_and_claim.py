@@ -152,7 +152,7 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("first", [[], ["other"]], ids=["like", "unlike"])
 @pytest.mark.parametrize("more, options", SAID.values(), ids=SAID)
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_what_a_line_says_stays_when_its_job_is_claimed(
+def test_the_fields_of_a_line_stay_when_its_job_is_claimed(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
     """Behind others that are like it or unlike it, and when it is claimed again."""

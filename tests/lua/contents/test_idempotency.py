@@ -308,7 +308,7 @@ def test_claims_forget_what_is_over_and_say_if_more_is_left(seed: Seed) -> None:
     assert "0" == seed.meta("results_bytes")
 
 
-def test_what_is_not_over_is_not_forgotten(seed: Seed) -> None:
+def test_an_id_is_not_forgotten_before_its_time(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_success(seed)
     seed.advance(DAY - 1)

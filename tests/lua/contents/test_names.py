@@ -103,7 +103,7 @@ ENDS = [value for name, value in list(globals().items()) if name.startswith("end
 
 @LANES
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
-def test_whatever_ends_a_job_frees_its_name(
+def test_each_end_of_a_job_frees_its_name(
     seed: Seed, end: Callable[[Seed], None], lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane, expires_in_ms=86_400_000)
@@ -160,7 +160,7 @@ def test_a_job_that_was_claimed_is_not_replaced(seed: Seed, waits_again: bool) -
 
 
 @pytest.mark.parametrize(("how", "stands"), [("keep", 0), ("reject", 0), ("replace", 249)])
-def test_of_the_jobs_with_one_name_in_one_call_one_is_enqueued(
+def test_one_of_the_jobs_with_one_name_in_one_call_is_enqueued(
     seed: Seed, how: str, stands: int
 ) -> None:
     jobs = [seed.job(f"j-{n}", unique=how, name=NAME) for n in range(250)]
@@ -222,7 +222,7 @@ def test_a_dead_job_comes_back_only_if_its_name_is_free(seed: Seed) -> None:
     assert (("b", "a"),) == enqueue(seed, "b").held
 
 
-def test_of_two_dead_jobs_of_one_name_one_comes_back(seed: Seed) -> None:
+def test_one_of_two_dead_jobs_with_one_name_comes_back(seed: Seed) -> None:
     for job_id in ("a", "b"):
         enqueue(seed, job_id)
         end_by_a_final_failure(seed)

@@ -147,7 +147,7 @@ def test_a_job_that_holds_its_name_until_an_instant_is_not_replaced(seed: Seed) 
     assert (("b", "a"),) == debounce(seed, "b").held
 
 
-def test_of_the_jobs_of_one_window_in_one_call_the_first_is_enqueued(seed: Seed) -> None:
+def test_the_first_of_the_jobs_of_one_window_in_one_call_is_enqueued(seed: Seed) -> None:
     found = throttle(seed, *(f"j-{n}" for n in range(250)))
 
     assert ("j-0",) == found.ids

@@ -59,7 +59,7 @@ def test_it_is_there_until_its_deadline(said: Found) -> None:
     assert problems(succeeded('"mine"'), now=ENDED + KEEP)
 
 
-def test_what_was_forgotten_stays_so_when_the_clock_is_put_back() -> None:
+def test_a_forgotten_result_stays_so_when_the_clock_is_put_back() -> None:
     assert [] == problems(GONE, latest=ENDED + KEEP)
     assert [] == problems(succeeded('"mine"'), latest=ENDED + KEEP)
 

@@ -157,7 +157,7 @@ def test_a_line_that_is_older_than_the_log_stays(seed: Seed) -> None:
     assert "results" not in named(look(seed))
 
 
-def test_what_a_restore_lets_be_remembered_is_no_lie(seed: Seed) -> None:
+def test_an_id_that_a_restore_lets_be_remembered_is_no_lie(seed: Seed) -> None:
     """No event tells of it: its job ended in what Redis forgot. Another job of the id had ended before."""
     seed.attach()
     seed.enqueue("twice", remember_ms=10, call=CALL)

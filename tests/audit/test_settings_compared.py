@@ -44,7 +44,9 @@ def mirrored(client: Client, database: Database) -> Database:
     return database
 
 
-def test_what_calls_have_changed_is_no_difference(client: Client, mirrored: Database) -> None:
+def test_settings_that_calls_have_changed_are_no_difference(
+    client: Client, mirrored: Database
+) -> None:
     configure(client, paused=1)  # Not mirrored yet.
 
     assert compare(client, mirrored, QUEUE) == ([], [])

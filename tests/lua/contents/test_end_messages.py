@@ -174,7 +174,7 @@ def test_a_worker_without_the_channel_settles_and_denials_are_not_logged(
     assert ["b"] == listener.told()
 
 
-def test_to_listen_makes_no_queue(seed: Seed) -> None:
+def test_listening_makes_no_queue(seed: Seed) -> None:
     """A client meets the queue first, as for each call; the queue has no job for that."""
     with pytest.raises(RqCoreError):
         seed.client.run(seed.calls.endings.listen("not a name"))

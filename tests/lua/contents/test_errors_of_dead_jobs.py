@@ -49,13 +49,13 @@ def test_a_dead_job_keeps_the_traceback_of_its_error_unless_that_is_long(seed: S
     kept = error_of(value(seed))
     assert kept is not None
     assert kept == ("KeyError", repr(message), json.loads(said)["traceback"])
-    assert place_in(kept.traceback).startswith("contents/test_errors_kept.py:")
+    assert place_in(kept.traceback).startswith("contents/test_errors_of_dead_jobs.py:")
 
     long = said.replace("Traceback", "T" * 16_384)
     assert fail(seed, seed.running("b"), long) == "dead"
 
     assert error_of(value(seed, "b")) == ("KeyError", repr(message), None)
-    assert "test_errors_kept" in seed.snapshot()["outbox"][-1][1]["jobs"]
+    assert "test_errors_of_dead_jobs" in seed.snapshot()["outbox"][-1][1]["jobs"]
 
 
 def test_a_job_that_died_of_no_error_keeps_its_value(seed: Seed) -> None:

@@ -28,7 +28,7 @@ def only(found: list[Finding], kind: Kind) -> str:
 
 @pytest.mark.parametrize("value", ["1", "garbage", "9" * 5_000])
 @pytest.mark.parametrize("name", [*SETTINGS, *FLAGS])
-def test_a_setting_that_the_log_does_not_tell_is_named(seed: Seed, name: str, value: str) -> None:
+def test_a_setting_that_the_log_does_not_have_is_named(seed: Seed, name: str, value: str) -> None:
     seed.control.hset(seed.keys("meta"), name, value)
 
     found = [each for each in look(seed) if each.kind is Kind.LOG_DIFFERS]
@@ -55,14 +55,14 @@ def test_a_pause_that_was_taken_back_by_hand_is_named(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_of_a_setting_that_the_log_has_forgotten_nothing_is_said(seed: Seed) -> None:
+def test_a_setting_that_the_log_has_forgotten_is_not_compared(seed: Seed) -> None:
     seed.control.xtrim(seed.keys("outbox"), maxlen=1)
     seed.control.hset(seed.keys("meta"), "paused", "1")
 
     assert [each for each in look(seed) if "paused" in each.says] == []
 
 
-def test_behind_a_gap_in_the_log_nothing_is_said_of_settings(seed: Seed) -> None:
+def test_settings_are_not_compared_after_a_gap_in_the_log(seed: Seed) -> None:
     seed.enqueue("one-more")
     entries = [entry for entry, _ in seed.control.xrange(seed.keys("outbox"))]
     seed.control.xdel(seed.keys("outbox"), entries[-2])

@@ -399,7 +399,7 @@ def test_beyond_the_bound_what_is_nearest_its_end_loses_its_value_first(seed: Se
     assert str(len(evicted)) == after["meta"]["evicted"]
 
 
-def test_what_is_kept_stays_within_its_bound_for_ever(seed: Seed) -> None:
+def test_kept_results_stay_within_their_bound_for_ever(seed: Seed) -> None:
     enqueue(seed, "first")
     bound(seed, 20_000)
     for n in range(60):

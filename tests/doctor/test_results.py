@@ -200,7 +200,7 @@ def test_a_result_of_a_job_whose_end_cannot_be_read_stays(
     assert {"a": Succeeded("a", Kept('"n"', "t"), None)} == found
 
 
-def test_a_settlement_that_was_refused_behind_a_jobs_end_does_not_hide_that_end(seed: Seed) -> None:
+def test_a_settlement_that_was_refused_after_a_jobs_end_does_not_hide_that_end(seed: Seed) -> None:
     held = seed.running("c", keep_ms=HOUR)
     seed.complete(held, values={1: pack_result('"c"')})
     seed.complete(held)
