@@ -68,7 +68,7 @@ class Client:
         return self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
 
     def enqueue_one(self, job: NewJob) -> Accepted:
-        """Enqueue one job, and return what became of it. Raises what ``run`` of that call would."""
+        """Enqueue one job, and return its outcome. Raises the errors of ``run``."""
         single = self.calls.single
         begun = single.begin(job)
         if begun is None:
@@ -84,7 +84,7 @@ class Client:
             single.end(job, begun)
 
     def _drive(self, plan: Plan[T], reply: Any = None) -> T:
-        """``reply``: to what the plan has asked for, if it has been begun."""
+        """Drive a plan to its end. ``reply`` answers the plan's first step, if it was carried out already."""
         while True:
             try:
                 step = plan.send(reply)

@@ -202,7 +202,7 @@ class ClusterTransport(_Nodes[PoolTransport]):
 
 
 class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
-    """The same for asyncio; what goes to several nodes goes to them at the same time."""
+    """The same for asyncio; commands for several nodes are sent to them at the same time."""
 
     _is_closed = False
 

@@ -112,7 +112,7 @@ class Pool:
             self._waiting -= 1
 
     def disconnect_idle(self) -> None:
-        """Disconnect those that no caller uses."""
+        """Disconnect the connections that no caller uses."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:

@@ -29,8 +29,8 @@ from rq_core.protocol.engine.plan import Lost, Patience
 SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is given up."""
 WORKER_SOCKET_TIMEOUT_S: Final = 4.0
-"""The same for workers: one that waits on a connection which an outage has silently ended waits so long after Redis is
-back, and is to claim again within ten seconds. What it sends again is carried out once."""
+"""The same for workers. A worker on a connection that an outage has ended silently waits for this time after Redis is
+back, and must claim again within ten seconds. A call that it sends again is carried out once."""
 BLOCK_MARGIN_S: Final = 2.0
 """Seconds that the answer to a blocking command may come late."""
 

@@ -24,7 +24,7 @@ STRAYS_SHOWN: Final = 3
 
 
 def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Say what is gone or cannot be read, and where the log differs.
+    """Yield findings about keys that are gone or cannot be read, and about differences from the log.
 
     A job whose line comes back takes its ``differing`` indexes along, and they are no findings of their own.
     """

@@ -80,7 +80,7 @@ def _has_digest(end: End | None) -> bool:
 
 
 def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
-    """Say what is false of an id, by the log."""
+    """Say what the log contradicts in the line of an id."""
     if job_id not in view.ends:
         return
     end = view.ends[job_id]

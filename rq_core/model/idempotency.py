@@ -64,7 +64,7 @@ class ResultLine(NamedTuple):
     at_ms: int | None
     """When the job ended so (Unix ms)."""
     fence: str | None
-    """The claim that ended so."""
+    """The fence of the claim that ended so."""
     once_ms: int | None
     """The instant until which another job of this id is a duplicate (Unix ms); None: it never is."""
     call: str | None
@@ -79,14 +79,15 @@ class ResultLine(NamedTuple):
 
     @property
     def forgotten_ms(self) -> int | None:
-        """When it is forgotten (Unix ms), if the line says so."""
+        """When the id is forgotten (Unix ms), if the line says so."""
         if self.until_ms is None:
             return self.once_ms
         return max(self.until_ms, self.once_ms or 0)
 
     @property
     def met_ms(self) -> int | None:
-        """Before this no claim looks at it (Unix ms), if the line says so: then its value is over, or all of it."""
+        """The earliest time at which a claim looks at the id (Unix ms), if the line says so: its value expires then, or
+        the whole line."""
         return self.until_ms or self.once_ms
 
 

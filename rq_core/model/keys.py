@@ -18,7 +18,7 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 class Key(NamedTuple):
-    """One key of a queue: its Redis type and what it holds."""
+    """One key of a queue: its Redis type and its contents."""
 
     name: str
     type: str

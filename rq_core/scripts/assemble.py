@@ -61,7 +61,7 @@ While a library is loaded they are not there, so they are taken when the first c
 
 @dataclass(frozen=True)
 class Assembled:
-    """A script's text for Redis, but for its first line and its last, and what a call of it takes."""
+    """A script's text for Redis, without its first and last lines, and the keys and arguments of a call."""
 
     header: Header
     text: str

@@ -41,7 +41,7 @@ NEW_ROOM: Final = "job"
 """The room of an include of a variant that is not among the shipped ones."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
-"""How a room begins, behind what others take from it."""
+"""The beginning of a room, after the names that others take from it."""
 
 
 @dataclass(frozen=True)

@@ -102,35 +102,35 @@ def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> t
 
 
 def lua_directory() -> Path:
-    """Where the Lua files are: inside the wheel, or beside the package in a checkout."""
+    """Return the folder of the Lua files: inside the wheel, or beside the package in a checkout."""
     packaged = Path(__file__).parent.parent / "_lua"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "lua"
 
 
 def include(name: str) -> str:
-    """The text of an include as shipped."""
+    """Return the text of an include as shipped."""
     return include_paths(lua_directory())[name].read_text(encoding="utf-8")
 
 
 def names() -> tuple[str, ...]:
-    """Every script, by the file names."""
+    """Return the names of all scripts, which are those of their files."""
     return tuple(sorted(p.stem for p in lua_directory().glob("*.lua")))
 
 
 @cache
 def function(name: str) -> Script:
-    """The script as shipped, as a function. Raises HeaderError, or OSError if the files are not there."""
+    """Return the script as shipped, as a function. Raises HeaderError, or OSError if the files are not there."""
     return build_function(name)
 
 
 @cache
 def script(name: str) -> Script:
-    """The script as shipped, to be sent with EVALSHA. Raises HeaderError, or OSError if the files are not there."""
+    """Return the script as shipped, for EVALSHA. Raises HeaderError, or OSError if the files are not there."""
     return build_script(name)
 
 
 def build_script(name: str, variant: Variant | None = None) -> Script:
-    """The script to be sent with EVALSHA, with the includes of ``variant`` in place of the shipped ones."""
+    """Return the script for EVALSHA, with the includes of ``variant`` in place of the shipped ones."""
     variant = variant or Variant()
     return _as_script(name, assemble(lua_directory(), name, variant), variant)
 
@@ -146,7 +146,7 @@ def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
 
 @cache
 def build_function(name: str, variant: Variant | None = None) -> Script:
-    """The same as a function, which is made once and not per call."""
+    """Return the script as a function, with the includes of ``variant``. It is made once, not per call."""
     variant = variant or Variant()
     made = assemble(lua_directory(), name, variant)
     flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))

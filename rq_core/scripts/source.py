@@ -98,7 +98,7 @@ def _part(code: str) -> Part:
 
 
 PLAIN: Final = "plain"
-"""The folder of what is sent with EVAL, see rq_core/scripts/plain.py."""
+"""The folder of the programs that are sent with EVAL, see rq_core/scripts/plain.py."""
 
 
 @lru_cache(maxsize=256)
@@ -109,7 +109,8 @@ def read(path: Path) -> Source:
 
 @lru_cache(maxsize=4)
 def include_paths(lua: Path) -> dict[str, Path]:
-    """Where the includes are: those of all scripts by subject, and those of one in the folder of its name."""
+    """Return the paths of the includes: those of all scripts are in folders by subject, those of one script in the
+    folder of its name."""
     return {path.stem: path for path in sorted(lua.glob("*/**/*.lua")) if path.parent.name != PLAIN}
 
 

@@ -117,7 +117,7 @@ _TYPED_RATE: Final = re.compile(r"(\d{1,10})/(\d{1,9}(?:\.\d{1,3})?)s(?:/(\d{1,1
 
 
 def shown(limit: Limit) -> str:
-    """A limit as people write it: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
+    """Return a limit as operators write it: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
     if limit.window_ms is None or limit.most is None:
         return str(limit)
     seconds = f"{limit.window_ms / 1000:.3f}".rstrip("0").rstrip(".")

@@ -1,4 +1,5 @@
-"""Caps, rates and weights on their way to a queue: what code declares when a worker starts, and what people change."""
+"""Caps, rates and weights on their way to a queue: the limits that code declares when a worker starts, and changes of
+operators."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ class Caps:
         limits: Mapping[str, Limit],
         policies: Mapping[str, str],
     ) -> Plan[list[KeptLimit]]:
-        """Make a queue know what code declares: the limits, then the policies of its tasks.
+        """Store the limits that code declares in a queue, then the policies of its tasks.
 
         Two calls, or none if there is nothing new to say. Returns the limits that the queue keeps otherwise, among them
         caps of tasks that have none any more: other code may still declare them, so they stay until an operator lifts
@@ -309,7 +310,7 @@ def parse_cap_changes(reply: Sequence[Any]) -> dict[str, CapChange]:
 
 
 def _check_change(scope: object, limit: object, version: object, by: str | None, why: str) -> None:
-    """Raises InvalidOption or InvalidName for what no change can be, before anything is read."""
+    """Raise InvalidOption or InvalidName for an invalid change, before anything is read."""
     if not isinstance(scope, str):
         must = "must be text: queue, task=NAME, a family of keys, or FAMILY=VALUE"
         raise errors.InvalidOption.of("scope", scope, must)

@@ -1,4 +1,4 @@
-"""Enqueue: jobs on their way into queues, in chunks, and what became of each."""
+"""Enqueue: jobs on their way into queues, in chunks, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Accepted(NamedTuple):
     duplicates: tuple[str, ...] = ()
     """Ids that were live already, or are remembered; their jobs were not touched."""
     discarded: tuple[tuple[str, str], ...] = ()
-    """(id, scope) of jobs that were dropped because that scope was full and its cap says discard."""
+    """(id, scope) of jobs that were dropped because the scope was full and its cap says discard."""
     rejected: tuple[tuple[str, str], ...] = ()
-    """(id, scope) of jobs that were not taken: that scope is full and its cap says reject, or, where the scope is a
-    lane, as many wait there as its max_waiting allows."""
+    """(id, scope) of jobs that were not accepted: the scope is full and its cap says reject, or, where the scope is a
+    lane, as many jobs wait there as its max_waiting allows."""
     held: tuple[tuple[str, str], ...] = ()
     """(id, other id) of jobs that were not accepted; the caller gets the other job. The other job holds the unique
     name, or held it when the id was enqueued before, and the id is remembered."""
     replaced: tuple[tuple[str, str], ...] = ()
-    """(id, other id) of unique jobs that are in their queues, in the place of the other job, which is gone."""
+    """(id, other id) of accepted unique jobs, each in the place of another job, which has left Redis."""
     mismatched: tuple[str, ...] = ()
     """Ids that are live or remembered, of calls with another task or other arguments: nothing was done."""
 
     @classmethod
     def sum(cls, parts: Sequence[Accepted]) -> Accepted:
-        """Several, one after the other, as one."""
+        """Join the outcomes of several chunks, in order, into one."""
         if len(parts) == 1:
             return parts[0]
         wholes: tuple[list[Any], ...] = ([], [], [], [], [], [], [])

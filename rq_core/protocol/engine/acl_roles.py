@@ -44,7 +44,7 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands for a queue's keys, beside those of the scripts, of LOOKING and of CALLING."""
+    """Commands for a queue's keys that the role sends outside of scripts, without LOOKING and CALLING."""
     reads: tuple[str, ...] = ()
     """Keys that it only reads, and no script of it touches."""
     writes: tuple[str, ...] = ()
@@ -127,7 +127,8 @@ def commands_of_role(role: str) -> list[str]:
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
-    """The keys of a queue that a role writes, or gives to scripts that might, and those that it only reads."""
+    """Return the keys of a queue that a role writes, or gives to scripts that may write them, and the keys that it only
+    reads."""
     writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]

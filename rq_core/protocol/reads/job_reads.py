@@ -1,4 +1,4 @@
-"""The jobs of a queue, one by one: those that run, wait, are scheduled or dead. Every read is bounded.
+"""The jobs of a queue, one by one: running, waiting, scheduled and dead jobs. Every read is bounded.
 
 found = client.run(client.calls.reads.jobs("mail", states=[State.READY], task="send", limit=20))
 """
@@ -120,8 +120,8 @@ class JobReads(QueueReader):
     def ended(
         self, job_id: str, queues: Sequence[str]
     ) -> Plan[tuple[str, ResultLine, str | None] | None]:
-        """The first of these queues that remembers the id of a job which has ended, or keeps its result; what it says
-        of it, and the value if it is there. None if there is no such queue. What is past its moment is forgotten."""
+        """Return the first of these queues that remembers the id of a job that has ended, or keeps its result; also its
+        line in `results`, and the value if it is there. None if no queue does. Expired lines and values are ignored."""
         check_name("job", job_id)
         for queue in queues:
             keys = self._keys(queue)

@@ -41,7 +41,7 @@ class QueueCounts:
 
     queue: str
     ready: dict[str, int]
-    """By priority, those without scopes. Includes the entries of cancelled jobs until claim passes over them."""
+    """By priority, the ready jobs without scopes. Includes entries of cancelled jobs until a claim passes over them."""
     scheduled: int
     running: int
     dead: int
@@ -69,7 +69,7 @@ class QueueList:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> QueueList:
-        """Sort what Redis has given."""
+        """Sort the names in Redis' reply, and part names that no queue can have."""
         found = sorted(names)
         return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
 
@@ -161,7 +161,8 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # How queues stand.
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
-        """How many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is no number."""
+        """Return how many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is not a
+        number."""
         keys = self._keys(queue)
         asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
         *replies, cap = yield from self._delivery.ask(asked, queue)

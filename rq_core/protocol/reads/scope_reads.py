@@ -1,4 +1,4 @@
-"""How the scopes of a queue stand, and why a job does not run: limits, holders, and what waits. Every read is bounded.
+"""The scopes of a queue, and why a job does not run: limits, holders, and waiting jobs. Every read is bounded.
 
 client.run(client.calls.reads.caps("mail", 100))
 """
@@ -22,9 +22,9 @@ from rq_core.protocol.reads.steps import Command, QueueReader, Steps, ask, jobs_
 LANES_MAX: Final = 20_000
 """Lanes whose jobs are counted for one answer, shared by its scopes."""
 RATES_MAX: Final = 1_000
-"""Lanes in which the rates of a family that are spent are looked for."""
+"""Lanes that are read to find the spent rates of a family."""
 AHEAD_MAX: Final = 1_000
-"""Lanes, and jobs of its priority's list, in which it is looked who comes before a job."""
+"""Lanes, and jobs of its priority's list, that are read to count the jobs before a job."""
 HOLDERS_SHOWN: Final = 5
 NO_LIMIT: Final = Limit(None)
 _PAGE: Final = 500
@@ -41,7 +41,7 @@ class ScopeStatus(NamedTuple):
     """code, live, family (its family's limit holds), or none."""
     holders: int
     waiting: int
-    """Jobs in lanes that are blocked on this scope; for the queue, all that are ready while it is full."""
+    """Jobs in lanes that are blocked on this scope; for the queue, all ready jobs while it is full."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
     """When a spent rate goes on (Unix ms); for a family of rates, when the first of its keys does."""
@@ -81,15 +81,15 @@ class Standing(NamedTuple):
     """The limit of that scope."""
     holders: int
     shown: tuple[ScopeHolder, ...]
-    """Some of those who hold it."""
+    """Some of the scope's holders."""
     resumes_ms: int | None
     """When a rate that is spent goes on (Unix ms)."""
     ahead: int
     """Jobs before it, where ``ahead_in`` says."""
     paused: bool
     ahead_in: str = ""
-    """queue: what may run of its priority and above, whatever its lane; lane: its lane only, since that is blocked, or
-    the queue is fair, where no place in line says who is next; empty: it is not ready."""
+    """queue: jobs of its priority and above in any lane that may run; lane: jobs of its lane only, since the lane is
+    blocked, or the queue is fair, where a place in line does not say which job is next; empty: it is not ready."""
     ahead_at_least: bool = False
     """Whether there were more places to look at than were."""
     now_ms: int | None = None
@@ -100,20 +100,21 @@ class ScopeReads(QueueReader):
     """The reads about scopes."""
 
     def caps(self, queue: str, limit: int) -> Plan[list[ScopeStatus]]:
-        """How the scopes of a queue stand: those with a limit of their own, then the keys that wait or are held, then
-        the weights of a fair queue.
+        """Return the scopes of a queue: those with a limit of their own, then the keys with waiting jobs or holders,
+        then the weights of a fair queue.
 
-        At most ``limit``. What waits is what its lanes that are blocked on the scope hold; of very many lanes, not
+        At most ``limit``. ``waiting`` counts the jobs in lanes that are blocked on the scope; of very many lanes, not
         all are counted (``partial``).
         """
         return self.exactly(queue, _caps(self._keys(queue), limit))
 
     def standing(self, job: JobState) -> Plan[Standing]:
-        """Why a job does not run: its lane, the scope that it waits for, who holds that now, and who is ahead of it."""
+        """Return why a job does not run: its lane, the scope that it waits for, the scope's holders, and the jobs
+        ahead."""
         return self.exactly(job.queue, _standing(self._keys(job.queue), job))
 
 
-# Questions about one scope or lane, and what their answers say.
+# Questions about one scope or lane, and their answers.
 
 
 def members(scope: str) -> tuple[str, str]:
@@ -169,8 +170,8 @@ def _is_full(gate: CapEntry | None, running: int) -> bool:
 
 
 def _resume_of(stored: Any, limit: Limit, now_ms: int) -> int | None:
-    """When a rate goes on (Unix ms), by the score that `scheduled` has. What is later than its limit allows is from
-    before the clock went back: the next claim looks at it again."""
+    """Return when a rate goes on (Unix ms), by its score in `scheduled`. A score that is later than its limit allows is
+    from before the clock went back: the next claim looks at the rate again."""
     if stored is None:
         return None
     latest = limit.latest_resume_ms(now_ms)

@@ -22,8 +22,7 @@ TOGETHER_S: Final = 0.02
 TOGETHER_MAX: Final = 2_500
 """Most jobs that are looked at before their waits get the results: of many, the first need not wait for the last."""
 GRAINS: Final = 10
-"""Looks whose messages are heard come at multiples of a tenth of their pause, so that those of many waits come
-together."""
+"""Looks at jobs with messages are due at multiples of a tenth of their pause, so that many waits share a look."""
 
 
 class Nothing(Enum):
