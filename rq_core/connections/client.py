@@ -108,7 +108,8 @@ class Client:
                 raise
 
     def place(self, queue: str) -> object:
-        """Which of its servers has a queue, as far as is known: equal for queues whose calls should travel together."""
+        """Return which of its servers has a queue, as far as is known: equal for queues whose calls should travel
+        together."""
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 
     def new_connection(self, queue: str, kind: Callable[[Any], L]) -> L | None:
@@ -131,8 +132,8 @@ class Client:
         self.close()
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """The queues whose outbox has an entry after ``last`` (queue → outbox id), as soon as one has or after
-        ``seconds``. Raises Unsent, Lost or ReplyError of rq_core.protocol.operations."""
+        """Wait until an outbox has an entry after ``last`` (queue → outbox id), or ``seconds`` are over. Return the
+        queues with such an entry. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
         prefix = self.prefix
         names = {queue_keys(queue, prefix)("outbox"): queue for queue in last}
         if self._transport.one_slot and len(names) > 1:

@@ -48,7 +48,7 @@ primary by now."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:
-    """The nodes that a URL names. Raises InvalidOption."""
+    """Return the nodes that a URL names. Raises InvalidOption."""
     check_password(url)
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")

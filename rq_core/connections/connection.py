@@ -58,12 +58,12 @@ def _garbled(text: str) -> Exception:
 
 
 def socket_of(connection: Any) -> Any:
-    """The socket of a redis.Connection that is connected; with TLS, the one that encrypts."""
+    """Return the socket of a redis.Connection that is connected; with TLS, the one that encrypts."""
     return connection._sock  # noqa: SLF001 - see above
 
 
 def transport_of(connection: Any) -> asyncio.Transport:
-    """The transport of a redis.asyncio.Connection that is connected."""
+    """Return the transport of a redis.asyncio.Connection that is connected."""
     transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001 - see above
     return transport
 

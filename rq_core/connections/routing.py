@@ -65,7 +65,7 @@ Steps = Generator[Round, Replies, T]
 
 @lru_cache(maxsize=16_384)
 def slot_of(key: str) -> int:
-    """The slot of a key: that of its hash tag, if it has one."""
+    """Return the slot of a key: that of its hash tag, if it has one."""
     _, opened, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     hashed = tag if opened and closed and tag else key
@@ -357,7 +357,7 @@ class Routing:
         return again
 
     def locate(self, command: Command) -> Steps[Node]:
-        """The node for a command that is sent on a connection of its own. Raises Unsent, or ReplyError."""
+        """Return the node for a command that is sent on a connection of its own. Raises Unsent, or ReplyError."""
         trouble = yield from self.map.refresh()
         if trouble is not None:
             raise trouble

@@ -189,7 +189,7 @@ class Sentinels:
         return "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
 
     def _in_order(self, within: float) -> Iterator[tuple[Address, float]]:
-        """The sentinels, the one that answered last first, and how many seconds each is given."""
+        """Return the sentinels, the one that answered last first, and how many seconds each is given."""
         with self._lock:
             order = list(self._order)
         deadline = time.monotonic() + within

@@ -1,6 +1,6 @@
 """Connections: commands out, replies back, errors in the place of replies. Nothing is sent twice here.
 
-:mod:`rq_core.protocol.operations` decides what to re-send; redis-py's own retries are off. It must know whether a
+:mod:`rq_core.protocol.engine.delivery` decides what to re-send; redis-py's own retries are off. It must know whether a
 command was sent at all, so exchanges are made on connections taken from the pool, not through redis-py's commands.
 """
 
@@ -294,7 +294,7 @@ def _or_raise(replies: list[Any]) -> Any:
 
 
 def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
-    """Commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
+    """Return commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
     try:
         if len(commands) == 1:
             packed: bytes = hiredis.pack_command(tuple(commands[0]))

@@ -164,7 +164,7 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
 
 
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
-    """The lines of the jobs that hold a name by `slots`, and are to hold it."""
+    """Return the lines of the jobs that hold a name by `slots`, and that must hold it."""
     values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 

@@ -45,7 +45,7 @@ def check_key(key: str) -> str:
 
 
 def id_of_key(task: str, key: str) -> str:
-    """The id of the job of ``task`` with this idempotency key: the same key of another task is another id."""
+    """Return the id of the job of ``task`` with this idempotency key: the same key of another task is another id."""
     return "k-" + hashlib.sha256(f"{task}\0{key}".encode()).hexdigest()[:32]
 
 

@@ -39,9 +39,9 @@ class EndingsReader(Protocol):
     def read(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], /
     ) -> Mapping[str, Outcome[Any]]:
-        """How jobs of a queue ended that Redis does not have any more, by id. Each is given with the epoch and number
-        of an entry of the outbox; one that the log has not come to yet is left out. Raises RqCoreError if the database
-        does not answer."""
+        """Return how jobs of a queue ended that Redis does not have any more, by id. ``jobs`` has the epoch and number
+        of an entry of the outbox for each; a job whose entry the log does not have yet is left out. Raises RqCoreError
+        if the database does not answer."""
         ...
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ class Script:
     def command(
         self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
     ) -> list[Any]:
-        """The whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
+        """Return the whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
         return self.filled(self.head(keys), args, each)
 
     def filled(
@@ -72,8 +72,8 @@ class Script:
         each: Iterable[tuple[Any, ...]],
         tail: Mapping[int, tuple[str, str]] = _NO_TAIL,
     ) -> list[Any]:
-        """The whole command, from what ``head`` gave for its queue. ``tail`` has by the place of a record, from 1, a
-        note, which may be empty, and a text; a call without the keys on demand leaves them out."""
+        """Return the whole command, from the ``head`` for its queue. ``tail`` has a note, which may be empty, and a
+        text by the place of a record, from 1; a call without the keys on demand leaves them out."""
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
         command: list[Any] = [*head, *[args[name] for name in self.args]]
         for record in each:
@@ -85,7 +85,8 @@ class Script:
         return command
 
     def head(self, keys: QueueKeys, facts: Collection[str] = ()) -> tuple[Any, ...]:
-        """How the command begins: its verb, the number of keys, and the keys, also those that come with these facts."""
+        """Return how the command begins: its verb, the number of keys, and the keys, also those that come with these
+        facts."""
         further = (key for fact, group in self.on_demand.items() if fact in facts for key in group)
         return _prefix(self.verb, (*self.keys, *further), keys)
 

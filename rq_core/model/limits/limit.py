@@ -55,12 +55,13 @@ class Limit(NamedTuple):
         )
 
     def latest_resume_ms(self, now_ms: int) -> int | None:
-        """The latest moment at which a spent rate goes on (Unix ms). A later one is from before the clock went back, or
-        from a slower limit."""
+        """Return the latest moment at which a spent rate goes on (Unix ms). A later one is from before the clock went
+        back, or from a slower limit."""
         return None if self.interval_us is None else now_ms + -(-self.interval_us // 1000)
 
     def furthest_us(self, now_ms: int) -> int | None:
-        """How far ahead a rate can be spent (Unix µs), likewise."""
+        """Return the latest arrival time that a rate can have (Unix µs). A later one is also from before the clock went
+        back, or from a slower limit."""
         return None if self.interval_us is None else now_ms * 1000 + self.burst * self.interval_us
 
     def __str__(self) -> str:

@@ -173,7 +173,8 @@ def read_naming(text: str) -> Naming | None:
 
 
 def read_policy(text: str) -> list[ScopeSource]:
-    """The sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is invalid."""
+    """Return the sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is
+    invalid."""
     return [_read_source(each) for each in _scopes(text)]
 
 

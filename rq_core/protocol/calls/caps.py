@@ -67,13 +67,13 @@ class Caps:
         self._delivery = delivery
 
     def policy(self, queue: str, task: str) -> Plan[str | None]:
-        """The policy that workers registered for a task (JSON), if any did."""
+        """Return the policy that workers registered for a task (JSON), if any did."""
         keys = queue_keys(queue, self._delivery.prefix)
         (text,) = yield from self._delivery.ask([["HGET", keys("tasks"), task]], queue)
         return text  # type: ignore[no-any-return]
 
     def stored(self, queue: str) -> Plan[dict[str, CapEntry]]:
-        """The stored limits of a queue, by scope or family."""
+        """Return the stored limits of a queue, by scope or family."""
         keys = queue_keys(queue, self._delivery.prefix)
         (stored,) = yield from self._delivery.ask([["HGETALL", keys("caps")]], queue)
         return {name: CapEntry.parse(text) for name, text in sorted(pairs_of(stored).items())}
@@ -250,8 +250,8 @@ class Caps:
     def _stored(
         self, queue: str, scope: str, declared: Collection[str]
     ) -> Plan[dict[str, CapEntry]]:
-        """The stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted by
-        it."""
+        """Return the stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted
+        by it."""
         keys = queue_keys(queue, self._delivery.prefix)
         family = family_of(scope)
         names = [scope, family]
@@ -271,7 +271,7 @@ class Caps:
 
 
 def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, CapEntry]) -> Limit:
-    """The limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
+    """Return the limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
     if limit is None:
         return Limit(None)
     given = limit if isinstance(limit, Limit) else Limit(check_limit("limit", limit))

@@ -98,7 +98,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # The list of queues.
 
     def queues(self) -> Plan[list[str]]:
-        """The queues of this prefix, by name."""
+        """Return the queues of this prefix, by name."""
         return (yield from self.listed()).queues
 
     def listed(self) -> Plan[QueueList]:
@@ -136,7 +136,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
         return epoch is not None
 
     def stamp(self, queue: str) -> Plan[str | None]:
-        """The mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
+        """Return the mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
         epoch, stamp = yield from self._facts(queue, "epoch", "stamp")
         return None if epoch is None and stamp is None else stamp or ""
 
@@ -146,7 +146,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
         return audit, audit_id, trimmed
 
     def now_ms(self, queue: str) -> Plan[int]:
-        """The time of the server that has the queue (Unix ms)."""
+        """Return the time of the server that has the queue (Unix ms)."""
         # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
         asked = [["TIME"], ["HGET", self._keys(queue)("meta"), "epoch"]]
         now, _ = yield from self._delivery.ask(asked, queue)

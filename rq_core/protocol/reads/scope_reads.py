@@ -118,31 +118,32 @@ class ScopeReads(QueueReader):
 
 
 def members(scope: str) -> tuple[str, str]:
-    """The bounds of a scope's members, or of a whole family's if it is one, in `holders` and `blocked`."""
+    """Return the bounds of a scope's members, or of a whole family's if it is one, in `holders` and `blocked`."""
     if "=" in scope:
         return f"[{scope}|", f"({scope}}}"
     return f"[{scope}=", f"({scope}>"
 
 
 def count_of_holders(keys: QueueKeys, scope: str) -> Command:
-    """The command that counts the running jobs of a scope, or of a family. All that run count for the queue's cap."""
+    """Return the command that counts the running jobs of a scope, or of a family. For the queue's cap all running jobs
+    count."""
     if scope == QUEUE:
         return ["ZCARD", keys("leases")]
     return ["ZLEXCOUNT", keys("holders"), *members(scope)]
 
 
 def count_of_lane(keys: QueueKeys, lane: str) -> Command:
-    """The command that counts the jobs of a lane."""
+    """Return the command that counts the jobs of a lane."""
     return ["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({lane}}}"]
 
 
 def head_of_lane(keys: QueueKeys, lane: str) -> Command:
-    """The command that reads the first member of a lane."""
+    """Return the command that reads the first member of a lane."""
     return ["ZRANGEBYLEX", keys("waiting"), f"[{lane}|", f"({lane}}}", "LIMIT", 0, 1]
 
 
 def job_of(member: str) -> str:
-    """The job of a member of `waiting` or `holders`."""
+    """Return the job of a member of `waiting` or `holders`."""
     return member.rpartition("|")[2]
 
 
@@ -159,7 +160,7 @@ def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str,
 
 
 def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
-    """The stored limit that holds for a scope: its own, else its family's."""
+    """Return the stored limit that holds for a scope: its own, else its family's."""
     of_family = None if scope.startswith("task=") else entries.get(family_of(scope))
     return entries.get(scope) or of_family
 
@@ -199,8 +200,8 @@ def _caps(keys: QueueKeys, most: int) -> Steps[list[ScopeStatus]]:
 
 
 def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
-    """Scopes and families that have a limit of their own, and keys that have a weight; of very many, not the first
-    by name."""
+    """Return scopes and families that have a limit of their own, and keys that have a weight; of very many, not the
+    first by name."""
     names: set[str] = set()
     weights: set[str] = set()
     cursor = ""
@@ -213,7 +214,8 @@ def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
 
 
 def _scopes_in(keys: QueueKeys, index: str, most: int, seen: set[str]) -> Steps[list[str]]:
-    """Scopes that have members in an index, in its order, without those seen. Passes over a scope's other members."""
+    """Return scopes that have members in an index, in its order, without those seen. Passes over a scope's other
+    members."""
     found: list[str] = []
     start = "-"
     while len(found) < most:
@@ -229,7 +231,7 @@ def _scopes_in(keys: QueueKeys, index: str, most: int, seen: set[str]) -> Steps[
 def _statuses(
     keys: QueueKeys, names: Sequence[str], entries: dict[str, CapEntry]
 ) -> Steps[list[ScopeStatus]]:
-    """One status per name, in a fixed number of steps."""
+    """Return one status per name, in a fixed number of steps."""
     # Few have a limit of their own, and many lanes wait for those; many are keys, and few wait for one.
     stored = sum(name in entries for name in names)
     shares = [LANES_MAX // 2 // max(1, n) for n in (len(names) - stored, stored)]
@@ -371,7 +373,8 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
 
 
 def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]:
-    """How many jobs may run before this one, over all lists and open lanes, and whether that is a lower bound."""
+    """Return how many jobs may run before this one, over all lists and open lanes, and whether that is a lower
+    bound."""
     rank, seq = _rank(job), _seq(job)
     lists = [keys(f"ready:{n}") for n in range(rank + 1)]
     # A lane's place is that of its first job: a lane after this job has no jobs before it.
@@ -404,7 +407,7 @@ def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]
 
 
 def _seq(job: JobState) -> int:
-    """Its place in line."""
+    """Return a job's place in line."""
     return number_in(job.fields.get("seq")) or 0
 
 
