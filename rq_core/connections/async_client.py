@@ -83,8 +83,8 @@ class AsyncClient:
     async def _drive(
         self, plan: Plan[T], reply: Any = None, *, through: Through | None = None
     ) -> T:
-        """``reply``: to what the plan has asked for, if it has been begun. ``through`` takes each step, and what would
-        carry it out."""
+        """Drive a plan to its end. ``reply`` answers the plan's first step, if it was carried out already. ``through``
+        carries out each step, with the function that would do so."""
         while True:
             try:
                 step = plan.send(reply)
@@ -123,7 +123,7 @@ class AsyncClient:
         await self.close()
 
     async def enqueue_one(self, job: NewJob) -> Accepted:
-        """Enqueue one job, together with others that are enqueued at the same time. Returns what became of this one.
+        """Enqueue one job, together with others that are enqueued at the same time. Returns the outcome of this one.
 
         A few calls are under way at once; jobs that come meanwhile share the next. An error of a shared call is
         raised to each of its callers. A job whose caller is cancelled before its call was sent is not enqueued.

@@ -68,7 +68,7 @@ class Client:
         return self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
 
     def enqueue_one(self, job: NewJob) -> Accepted:
-        """Enqueue one job, and return what became of it. Raises what ``run`` of that call would."""
+        """Enqueue one job, and return its outcome. Raises the errors of ``run``."""
         single = self.calls.single
         begun = single.begin(job)
         if begun is None:
@@ -84,7 +84,7 @@ class Client:
             single.end(job, begun)
 
     def _drive(self, plan: Plan[T], reply: Any = None) -> T:
-        """``reply``: to what the plan has asked for, if it has been begun."""
+        """Drive a plan to its end. ``reply`` answers the plan's first step, if it was carried out already."""
         while True:
             try:
                 step = plan.send(reply)
@@ -108,7 +108,8 @@ class Client:
                 raise
 
     def place(self, queue: str) -> object:
-        """Which of its servers has a queue, as far as is known: equal for queues whose calls should travel together."""
+        """Return which of its servers has a queue, as far as is known: equal for queues whose calls should travel
+        together."""
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 
     def new_connection(self, queue: str, kind: Callable[[Any], L]) -> L | None:
@@ -131,8 +132,8 @@ class Client:
         self.close()
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """The queues whose outbox has an entry after ``last`` (queue → outbox id), as soon as one has or after
-        ``seconds``. Raises Unsent, Lost or ReplyError of rq_core.protocol.operations."""
+        """Wait until an outbox has an entry after ``last`` (queue → outbox id), or ``seconds`` are over. Return the
+        queues with such an entry. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
         prefix = self.prefix
         names = {queue_keys(queue, prefix)("outbox"): queue for queue in last}
         if self._transport.one_slot and len(names) > 1:

@@ -48,7 +48,7 @@ primary by now."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:
-    """The nodes that a URL names. Raises InvalidOption."""
+    """Return the nodes that a URL names. Raises InvalidOption."""
     check_password(url)
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
@@ -202,7 +202,7 @@ class ClusterTransport(_Nodes[PoolTransport]):
 
 
 class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
-    """The same for asyncio; what goes to several nodes goes to them at the same time."""
+    """The same for asyncio; commands for several nodes are sent to them at the same time."""
 
     _is_closed = False
 

@@ -58,12 +58,12 @@ def _garbled(text: str) -> Exception:
 
 
 def socket_of(connection: Any) -> Any:
-    """The socket of a redis.Connection that is connected; with TLS, the one that encrypts."""
+    """Return the socket of a redis.Connection that is connected; with TLS, the one that encrypts."""
     return connection._sock  # noqa: SLF001 - see above
 
 
 def transport_of(connection: Any) -> asyncio.Transport:
-    """The transport of a redis.asyncio.Connection that is connected."""
+    """Return the transport of a redis.asyncio.Connection that is connected."""
     transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001 - see above
     return transport
 
@@ -77,7 +77,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 
 def soonest(bound: float, within: float | None) -> float:
-    """How many seconds to wait: ``bound``, or ``within`` if that is less."""
+    """Return how many seconds to wait: ``bound``, or ``within`` if that is less."""
     return bound if within is None else min(bound, max(SOON_S, within))
 
 
@@ -95,7 +95,7 @@ class Connection:
         self._answer_within = source.connection_kwargs.get("socket_timeout")
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """Whether it was connected before: then what the port speaks is known."""
+        """Whether it was connected before: then it is known whether the port speaks TLS."""
         self._socket: Any = None
         self._reader: Any = None
         self._look: Any = None
@@ -175,7 +175,7 @@ class Connection:
             replies.append(reply)
 
     def wait_for(self, seconds: float | None) -> None:
-        """How long the next replies are waited for, in seconds; None: as long as connections are given."""
+        """Set how long to wait for the next replies, in seconds; None: the connections' own bound."""
         self._socket.settimeout(self._answer_within if seconds is None else seconds)
 
     def _can_read(self) -> bool:

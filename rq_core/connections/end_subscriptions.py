@@ -268,7 +268,7 @@ class Listener:
                 self._subscriptions[queue] = _Subscription(queue, ear)
             alive = [job_id for job_id in ids if job_id not in found]
             if alive and not left and not has_asked and not LISTEN_MS / 2 <= told_ms <= LISTEN_MS:
-                if not self._have_ends_told(ear, queue):
+                if not self._have_ends_published(ear, queue):
                     return None
                 # No message was published for jobs that ended meanwhile.
                 has_asked, left = True, alive
@@ -296,7 +296,7 @@ class Listener:
             return None
         return replies
 
-    def _have_ends_told(self, ear: _Ear, queue: str) -> bool:
+    def _have_ends_published(self, ear: _Ear, queue: str) -> bool:
         """Say to the queue that a client waits. False: not possible now."""
         try:
             calls = self._client.calls

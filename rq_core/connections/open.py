@@ -1,4 +1,4 @@
-"""From a URL to a transport: to one server, to what Sentinel calls the primary, or to a Redis Cluster."""
+"""From a URL to a transport: to one server, to the primary that Sentinel names, or to a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rq_core.model.lib.url import is_cluster
 from rq_core.protocol.engine.plan import Patience
 
 ELSEWHERE_AFTER_S: Final = 4.0
-"""Seconds after which a server without an answer is given up where another may have taken its place. What is sent again
-is carried out once."""
+"""Seconds after which a server without an answer is given up where another may have taken its place. A call that is
+sent again is carried out once."""
 SECONDS_MIN: Final = 1.0
 """A connection may take so long to be made, and an answer to come, however little patience its caller has."""
 
@@ -26,7 +26,7 @@ SECONDS_MIN: Final = 1.0
 def open_transport(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
 ) -> Transport:
-    """The transport to what a URL names; it connects to nothing yet. ``patience`` is that of the calls that it is for.
+    """Return a transport to the server that a URL names; it is not connected yet. ``patience`` is that of its calls.
 
     Raises InvalidOption.
     """
@@ -52,7 +52,7 @@ def open_async_transport(
 
 
 def _bounds(url: str, answer_within: float, patience: Patience) -> tuple[float, float]:
-    """The seconds that an answer may take, and those that a connection may take."""
+    """Return the seconds that an answer, and making a connection, may take."""
     if is_cluster(url) or sentinel.named_by(url):
         answer_within = min(answer_within, ELSEWHERE_AFTER_S)
     return (

@@ -112,7 +112,7 @@ class Pool:
             self._waiting -= 1
 
     def disconnect_idle(self) -> None:
-        """Disconnect those that no caller uses."""
+        """Disconnect the connections that no caller uses."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -141,7 +141,7 @@ class AsyncPool:
         self.keeps = keep
 
     def take_idle(self) -> AsyncConnection | None:
-        """The connection that was used last, if it can be used at once; None: ``take`` may have one."""
+        """Return the connection that was used last, if it can be used at once; None: ``take`` may have one."""
         idle = self._idle
         # Callers that wait in the queue come first.
         if not idle or not idle[-1].is_ready or len(self.busy) >= self._source.max_connections:

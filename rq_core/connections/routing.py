@@ -34,7 +34,7 @@ REFRESH_EVERY_S: Final = 0.1
 ASKED_MAX: Final = 3
 """Nodes that are asked for the map in one exchange: one that is silent costs a timeout."""
 BRIEF: Final = Patience(unsent=1.0, unknown=1.0)
-"""How long a node is waited for that others can stand in for."""
+"""How long to wait for a node if another can answer in its place."""
 _ASK: Final = ("CLUSTER", "SLOTS")
 
 
@@ -65,7 +65,7 @@ Steps = Generator[Round, Replies, T]
 
 @lru_cache(maxsize=16_384)
 def slot_of(key: str) -> int:
-    """The slot of a key: that of its hash tag, if it has one."""
+    """Return the slot of a key: that of its hash tag, if it has one."""
     _, opened, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     hashed = tag if opened and closed and tag else key
@@ -97,26 +97,26 @@ class SlotMap:
         """When the map may be asked for again, if there is one."""
 
     def home(self, slot: int) -> Node | None:
-        """The node that serves a slot by what was heard last; None: no node is known to."""
+        """Return the node that serves a slot by the latest map; None: not known."""
         return self._slots[slot]
 
     def distrust(self) -> None:
-        """Something is not where the map says: the next exchange asks for it again."""
+        """Note that a slot is not where the map says: the next exchange asks for the map again."""
         self._stale = True
 
     def move(self, slot: int, node: Node) -> None:
-        """A slot has another node, and so may others: the next exchange asks for the whole map."""
+        """Note that a slot has another node. Others may, too: the next exchange asks for the whole map."""
         self._slots[slot] = node
         self._stale = True
 
     def any(self) -> Node:
-        """Some primary that can be relied on, another at each call. There must be a map."""
+        """Return a primary that can be relied on, another at each call. There must be a map."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]
 
     def sound(self) -> Sequence[Node]:
-        """The primaries that are not doubted; all of them if each is."""
+        """Return the primaries that are not doubted; all primaries if each is."""
         if not self._doubted:
             return self._primaries
         return [n for n in self._primaries if n not in self._doubted] or self._primaries
@@ -217,7 +217,7 @@ _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD"), ("CONF
 
 
 def key_of(command: Command) -> str | None:
-    """The first key of a command, None if it has none."""
+    """Return the first key of a command, or None."""
     name = command[0]
     if name in _KEYLESS:
         return None
@@ -282,14 +282,14 @@ class Routing:
         self.map = SlotMap(seeds, clock=clock)
 
     def node_of(self, key: str) -> Node | None:
-        """Where a key was when it was last looked, None if that is not known."""
+        """Return the node that had the key by the latest map, or None."""
         return self.map.home(slot_of(key))
 
     def exchange(self, commands: Sequence[Command]) -> Steps[list[Any]]:
         """Carry out commands where their keys are; an exception takes the place of a reply that did not come.
 
         Commands without a key go where others of the exchange go (TIME asks for that clock), else to any primary; those
-        that load scripts go to all primaries, and so does CONFIG GET, whose answers come one behind the other.
+        that load scripts go to all primaries, and so does CONFIG GET, whose answers are joined.
         """
         trouble = yield from self.map.refresh()
         if trouble is not None:
@@ -357,7 +357,7 @@ class Routing:
         return again
 
     def locate(self, command: Command) -> Steps[Node]:
-        """The node for a command that is sent on a connection of its own. Raises Unsent, or ReplyError."""
+        """Return the node for a command that is sent on a connection of its own. Raises Unsent, or ReplyError."""
         trouble = yield from self.map.refresh()
         if trouble is not None:
             raise trouble
@@ -381,8 +381,8 @@ class Routing:
         return True
 
     def _all(self, replies: Replies) -> Any:
-        """One reply for those of all primaries: what stays wrong, else that it was done (lists come one behind the
-        other), else what is wrong for now.
+        """Return one reply for the replies of all primaries: an error that will stay, else a success (lists are
+        joined), else an error that may pass.
 
         A call to a node on which it was not done says so, and that it is loaded begins again.
         """

@@ -41,10 +41,10 @@ from rq_core.model.lib.url import check_port
 log = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S: Final = 1.0
-"""Seconds after which the next sentinel is asked: a connection waits for all of those that are dead."""
+"""Seconds after which the next sentinel is asked: a connection waits for each sentinel that is dead."""
 
 LOOK_EVERY_S: Final = 1.0
-"""Seconds between two looks at who the primary is, while connections to it are used."""
+"""Seconds between two questions which server is the primary, while connections to it are used."""
 LOOK_LATER_S: Final = 10.0
 """The same once no sentinel has answered: a primary that works is not held up by sentinels that do not."""
 
@@ -140,7 +140,7 @@ class Sentinels:
             self._order = [*others, first]
 
     def still_name(self, address: Address) -> bool:
-        """Whether that is the primary by what was heard a moment ago."""
+        """Whether an address is that of the primary, by a recent answer of a sentinel."""
         return self.primary == address and self.is_level()
 
     def is_level(self) -> bool:
@@ -189,7 +189,7 @@ class Sentinels:
         return "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
 
     def _in_order(self, within: float) -> Iterator[tuple[Address, float]]:
-        """The sentinels, the one that answered last first, and how many seconds each is given."""
+        """Return the sentinels, the one that answered last first, and how many seconds each is given."""
         with self._lock:
             order = list(self._order)
         deadline = time.monotonic() + within

@@ -1,6 +1,6 @@
 """Connections: commands out, replies back, errors in the place of replies. Nothing is sent twice here.
 
-:mod:`rq_core.protocol.operations` decides what to re-send; redis-py's own retries are off. It must know whether a
+:mod:`rq_core.protocol.engine.delivery` decides what to re-send; redis-py's own retries are off. It must know whether a
 command was sent at all, so exchanges are made on connections taken from the pool, not through redis-py's commands.
 """
 
@@ -29,8 +29,8 @@ from rq_core.protocol.engine.plan import Lost, Patience
 SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is given up."""
 WORKER_SOCKET_TIMEOUT_S: Final = 4.0
-"""The same for workers: one that waits on a connection which an outage has silently ended waits so long after Redis is
-back, and is to claim again within ten seconds. What it sends again is carried out once."""
+"""The same for workers. A worker on a connection that an outage has ended silently waits for this time after Redis is
+back, and must claim again within ten seconds. A call that it sends again is carried out once."""
 BLOCK_MARGIN_S: Final = 2.0
 """Seconds that the answer to a blocking command may come late."""
 
@@ -294,7 +294,7 @@ def _or_raise(replies: list[Any]) -> Any:
 
 
 def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
-    """Commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
+    """Return commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
     try:
         if len(commands) == 1:
             packed: bytes = hiredis.pack_command(tuple(commands[0]))

@@ -47,7 +47,7 @@ class _Round:
             end.setblocking(False)
 
     def wake(self) -> None:
-        """Let the thread look at what is new."""
+        """Wake the thread for new waits."""
         # One that is full wakes it as well; one that is closed has no thread to wake.
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
@@ -58,7 +58,7 @@ class _Round:
 
 
 class Waiter:
-    """Looks for those who wait. Threads and forked children may share it."""
+    """Looks at jobs for all waits. Threads and forked children may share it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The queue as it is against the queue as it must be: what differs, by what it differs for, in words."""
+"""Compares the indexes that a queue has with those it must have: the differences, by owner, in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Owner = tuple[str, str]
 `meta`…"""
 
 _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
-"""Keys that also have what is not derived. In a list, an entry too many is a tombstone."""
+"""Keys that also have members that are not derived. In a list, an entry too many is a tombstone."""
 _FACTS: Final = {
     "sequence": "the last place in line that was given",
     "tombstones": "the number of list entries that lead nowhere",
@@ -39,7 +39,7 @@ _OWNERS: Final = {
 
 
 def owner_of(key: str, member: str) -> Owner:
-    """Return what a member of an index is there for."""
+    """Return the owner of a member of an index."""
     if key in ("scheduled", "expiring"):
         kind, _, name = member.partition("|")
         kinds = {"job": "job", "dead": "job", "slot": "call slot", "rate": "rate", "name": "name"}
@@ -54,7 +54,7 @@ def owner_of(key: str, member: str) -> Owner:
 
 
 def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
-    """Return the edits that make the indexes what they must be, by what they are for."""
+    """Return the edits that correct the indexes, by owner."""
     found: dict[Owner, list[Edit]] = defaultdict(list)
     unknown = set(_unknown(image))
     for key, wanted in image.indexes.items():
@@ -133,7 +133,8 @@ def _unknown(image: Image) -> Iterator[Owner]:
 
 
 def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """Return edits of an owner with what must still be as it was, so that they are right."""
+    """Return the edits of an owner, and guards for the members on which they depend: they must still be as they
+    were."""
     view, (kind, name) = image.view, owner
     edits = tuple(edits)
     changed = {(edit.key, edit.member) for edit in edits}
@@ -163,13 +164,13 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
 
 
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
-    """The lines of the jobs that hold a name by `slots`, and are to hold it."""
+    """Return the lines of the jobs that hold a name by `slots`, and that must hold it."""
     values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
 
 def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Say in words what differs, once for each owner."""
+    """Yield the differences as findings, one for each owner."""
     for owner, edits in differing.items():
         kind, name = owner
         says = "; ".join([*_reasons(image, owner, edits), *(_says(image, name, e) for e in edits)])

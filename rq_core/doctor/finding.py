@@ -29,7 +29,7 @@ class Kind(StrEnum):
     NO_OUTBOX = "no_outbox"
     """The events are gone."""
     LOG_DIFFERS = "log_differs"
-    """The log and a job's state line differ, or the last event about a setting or a limit and what Redis has."""
+    """A job's state line, a setting or a limit in Redis differs from the log's last event about it."""
     UNLOGGED = "unlogged"
     """A live job that the log does not have, though it begins with the queue."""
     LOST = "lost"
@@ -47,7 +47,7 @@ class Kind(StrEnum):
 
 
 class Edit(NamedTuple):
-    """One change of one member of one key, and what the member must still be for it: a record of repair.lua."""
+    """One change of one member of one key, and the value that the member must still have: a record of repair.lua."""
 
     key: str
     """A key of the queue; or `line`, a job's state line, or `head`, the first member of `waiting` in a lane."""

@@ -53,7 +53,7 @@ class AnyValue(NamedTuple):
     leading `+` counts from the server's time on."""
 
     fresh: str | None
-    """None if it cannot be derived."""
+    """The value to write; None if it cannot be derived."""
     most: float | None = None
 
 
@@ -166,7 +166,7 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, Job], lines: Mapping[str, str]) -> dict[str, Job]:
-    """Return the jobs with those that stand otherwise; a million of them are not copied for none."""
+    """Return the jobs, with the jobs of ``lines`` replaced. Without such lines, the jobs are not copied."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 
@@ -280,7 +280,7 @@ def _results(image: Image) -> Iterator[Entry]:
 
 
 def _rates(view: View) -> Iterator[Entry]:
-    """Yield how far each rate was spent (µs), and when that may be forgotten (ms): each implies the other."""
+    """Yield the arrival time of each rate (µs), and when that may be forgotten (ms): each implies the other."""
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
     spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
     for scope in filter(scopes.is_rate, {*rates, *spent}):

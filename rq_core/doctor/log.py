@@ -23,7 +23,7 @@ class Since(NamedTuple):
 
 @dataclass
 class FoldedLog:
-    """The outbox, decoded and folded; with an audit database, also what that has."""
+    """The outbox, decoded and folded; with an audit database, also its events."""
 
     lives: Lives = field(default_factory=Lives)
     """The jobs, and how they ended. Ends before a gap, or before an entry that cannot be read, are left out."""
@@ -53,7 +53,8 @@ class FoldedLog:
     settings: dict[str, str] = field(default_factory=dict)
     """The settings and flags by the last event about each; all of them if the log begins with the queue."""
     limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
-    """The limits by the last event about each scope, and their versions; None: it has none of its own any more."""
+    """The limits by the last event about each scope, and their versions; None: the scope has no limit of its own any
+    more."""
     lease_max_ms: int = 0
     """The longest lease that a setting ever allowed, by the events that are there."""
 

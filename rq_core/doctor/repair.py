@@ -1,4 +1,4 @@
-"""Examining a queue and mending what was found."""
+"""Examining a queue and mending the findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PASSES: Final = 3
 """How often a queue that goes on working is mended before giving up."""
 LOOKS: Final = 3
 LOOK_PAUSE_S: Final = 0.1
-"""Seconds between two looks at what may be true for a moment only."""
+"""Seconds between two looks at a difference that may exist for a moment only."""
 
 
 class Evidence(NamedTuple):
@@ -93,7 +93,7 @@ def _examined(client: Client, queue: str, audit: Audit | None) -> list[Finding]:
 
 
 def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
-    """Say what does not agree in what was read of a queue."""
+    """Return the findings of the evidence about a queue."""
     now_ms = client.run(client.calls.reads.now_ms(queue))
     keys = queue_keys(queue, client.calls.delivery.prefix)
     found = examine(look.snapshot, keys, look.log, now_ms)

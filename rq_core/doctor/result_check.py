@@ -80,7 +80,7 @@ def _has_digest(end: End | None) -> bool:
 
 
 def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
-    """Say what is false of an id, by the log."""
+    """Say what the log contradicts in the line of an id."""
     if job_id not in view.ends:
         return
     end = view.ends[job_id]
@@ -164,9 +164,9 @@ def is_later(result: ResultLine, end: End) -> bool:
 
 
 def _words(result: ResultLine, end: End, *, as_other: bool = False) -> dict[str, str | None]:
-    """The words of a line that the log knows. Only a script that ended the job said all of them; a line that a restore
-    wrote has neither a claim of this job nor a time up to which its result is kept. ``as_other``: the line is another
-    job's."""
+    """Return the words of a line that the log knows. Only a script that ended the job said all of them; a line that a
+    restore wrote has neither a claim of this job nor a time up to which its result is kept. ``as_other``: the line is
+    another job's."""
     of_script = as_other or result.until_ms is not None
     of_script = of_script or (result.fence is not None and result.fence == end.fence)
     words: dict[str, str | None] = {}

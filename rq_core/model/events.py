@@ -62,11 +62,11 @@ class Entry:
     event: Event
     at_ms: int
     by: str
-    """The worker, producer or person who made the call."""
+    """The worker, producer or operator that made the call."""
     why: str | None = None
     jobs: tuple[JobEvent, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
-    """For events about the queue."""
+    """The fields of an event about the queue."""
 
 
 class Undecodable(ValueError):

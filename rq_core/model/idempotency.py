@@ -45,7 +45,7 @@ def check_key(key: str) -> str:
 
 
 def id_of_key(task: str, key: str) -> str:
-    """The id of the job of ``task`` with this idempotency key: the same key of another task is another id."""
+    """Return the id of the job of ``task`` with this idempotency key: the same key of another task is another id."""
     return "k-" + hashlib.sha256(f"{task}\0{key}".encode()).hexdigest()[:32]
 
 
@@ -64,7 +64,7 @@ class ResultLine(NamedTuple):
     at_ms: int | None
     """When the job ended so (Unix ms)."""
     fence: str | None
-    """The claim that ended so."""
+    """The fence of the claim that ended so."""
     once_ms: int | None
     """The instant until which another job of this id is a duplicate (Unix ms); None: it never is."""
     call: str | None
@@ -79,14 +79,15 @@ class ResultLine(NamedTuple):
 
     @property
     def forgotten_ms(self) -> int | None:
-        """When it is forgotten (Unix ms), if the line says so."""
+        """When the id is forgotten (Unix ms), if the line says so."""
         if self.until_ms is None:
             return self.once_ms
         return max(self.until_ms, self.once_ms or 0)
 
     @property
     def met_ms(self) -> int | None:
-        """Before this no claim looks at it (Unix ms), if the line says so: then its value is over, or all of it."""
+        """The earliest time at which a claim looks at the id (Unix ms), if the line says so: its value expires then, or
+        the whole line."""
         return self.until_ms or self.once_ms
 
 

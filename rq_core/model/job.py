@@ -100,7 +100,7 @@ def profile(
     max_losses: int | None = DEFAULT_MAX_LOSSES,
     timeout_ms: int | None = None,
 ) -> Profile:
-    """The (cached) profile of these values. Raises InvalidName or InvalidOption."""
+    """Return the (cached) profile of these values. Raises InvalidName or InvalidOption."""
     return Profile(task, priority, max_attempts, max_losses, timeout_ms)
 
 
@@ -121,7 +121,7 @@ class NewJob(NamedTuple):
     headers_json: str = ""
     """A JSON object of its headers (:mod:`rq_core.model.headers`); empty: it has none."""
     due_ms: int = 0
-    """Unix ms: when it becomes ready, if ``delay_ms`` does not say so; 0: at once."""
+    """When it becomes ready (Unix ms), if it has no ``delay_ms``; 0: at once."""
     ties: str = ""
     """A JSON object of what ends with the job: its deadline, unique name, remembered id and kept result
     (:func:`ties_of`); empty: it has none of these."""
@@ -222,7 +222,7 @@ class Spec(NamedTuple):
     args_json: str
     timeout_ms: int | None
     headers_json: str = ""
-    """Empty: it has none."""
+    """A JSON object of its headers; empty: it has none."""
     keeps: str = ""
     """The part of the handler's value that the log keeps, digest or full; empty: the value is not kept."""
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
@@ -241,7 +241,7 @@ _ATTEMPTS: Final = '{"attempts":'
 _OPEN_LOSSES: Final = '"losses":0,'
 _BEHIND_HEADERS: Final = (',"task":', f",{_ATTEMPTS[1:]}", f",{_OPEN_LOSSES}")
 _KEEPS: Final = {'{"keep":1,': DIGEST, '{"keep":2,': FULL}
-"""How the JSON of a job begins whose result is kept, and what the log keeps of that."""
+"""The beginnings of the JSON of jobs whose results are kept, each with the part of the result that the log keeps."""
 _KEEP, _KEEP_FULL = _KEEPS
 KEEP_TIE: Final = '"keep":'
 """The text that the ties of a job have if its result is kept."""
@@ -290,7 +290,8 @@ def error_of(value: str) -> JobError | None:
 
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
-    r"""Return the same, and how many seconds the job has waited by the line before it; None if there is no such line.
+    r"""Return a job's immutable JSON, and the seconds that it has waited by the line before it; None without such a
+    line.
 
     >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
     ('{"task":"send"}', 2.5)
@@ -307,8 +308,8 @@ def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
 
 
 def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
-    """Say what is wrong with a job's JSON beside its task, and the digest of its arguments and its timeout (None: that
-    is not known); None if nothing is."""
+    """Return what is wrong with a job's JSON, compared with its task and the digest of its arguments and timeout (None:
+    not known); None if nothing is wrong."""
     try:
         read = read_spec(spec)
     except (ValueError, RecursionError):

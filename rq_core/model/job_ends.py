@@ -1,4 +1,4 @@
-"""How jobs left Redis, by their events: what `results` says of an id is to agree with that.
+"""How jobs left Redis, by their events. The line of `results` about an id must agree with that.
 
 It does no I/O: the doctor gives it what the outbox has, ``sql_audit`` what SQL has.
 """
@@ -29,17 +29,17 @@ class End(NamedTuple):
 
     event: Event
     at: OutboxId
-    """The entry that says so."""
+    """The entry of that event."""
     at_ms: int
     facts: dict[str, Any]
     """The event's fields in that entry."""
     asked: Asked | None = None
-    """None: the log does not have the job from its beginning on."""
+    """The job's options; None: the log does not have the job from its beginning on."""
     died_ms: int | None = None
     """When a job died that was dead before it left Redis (Unix ms); None: not known."""
     died_of: str | None = None
     is_last: bool = False
-    """Whether no job of the id can have ended behind it, in what a log missed or Redis forgot."""
+    """Whether no other job of the id can have ended after it, in entries that are missing or that Redis forgot."""
 
     @property
     def fence(self) -> str | None:

@@ -18,7 +18,7 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 class Key(NamedTuple):
-    """One key of a queue: its Redis type and what it holds."""
+    """One key of a queue: its Redis type and its contents."""
 
     name: str
     type: str
@@ -113,7 +113,7 @@ class QueueKeys:
         self._tag = f"{prefix}:{{{queue}}}:"
 
     def __call__(self, name: str) -> str:
-        """The full name of the key ``name``, which must be one of KEYS."""
+        """Return the full name of the key ``name``, which must be one of KEYS."""
         if name not in KEY_TYPES:
             raise KeyError(name)
         return self._tag + name
@@ -130,10 +130,10 @@ class QueueKeys:
 
 @lru_cache(maxsize=4096)
 def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
-    """The (cached) key names of a queue. Raises InvalidName for a bad queue name or prefix."""
+    """Return the (cached) key names of a queue. Raises InvalidName for a bad queue name or prefix."""
     return QueueKeys(queue, prefix)
 
 
 def queues_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """The SET that lists the queues of a prefix."""
+    """Return the SET that lists the queues of a prefix."""
     return f"{check_name('prefix', prefix)}:queues"

@@ -27,7 +27,7 @@ AUDIT: Final = "rq_core.audit"
 
 
 class HistoryReader(Protocol):
-    """Returns a job's events, oldest first; without a queue those of all queues. Each has at least its ``type``, a word
+    """Returns a job's events, oldest first; without a queue, from all queues. Each has at least its ``type``, a word
     of machine.Event, its ``queue`` and its time, ``at_ms``."""
 
     def __call__(self, audit_url: str, job_id: str, queue: str | None, /) -> list[Any]: ...
@@ -39,9 +39,9 @@ class EndingsReader(Protocol):
     def read(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], /
     ) -> Mapping[str, Outcome[Any]]:
-        """How jobs of a queue ended that Redis does not have any more, by id. Each is given with the epoch and number
-        of an entry of the outbox; one that the log has not come to yet is left out. Raises RqCoreError if the database
-        does not answer."""
+        """Return how jobs of a queue ended that Redis does not have any more, by id. ``jobs`` has the epoch and number
+        of an entry of the outbox for each; a job whose entry the log does not have yet is left out. Raises RqCoreError
+        if the database does not answer."""
         ...
 
     def close(self) -> None:
@@ -50,13 +50,13 @@ class EndingsReader(Protocol):
 
 
 class OpenEndings(Protocol):
-    """Returns what reads how jobs ended. Raises RqCoreError for a bad URL and for a driver that is not installed."""
+    """Returns an EndingsReader. Raises RqCoreError for a bad URL and for a driver that is not installed."""
 
     def __call__(self, audit_url: str, /) -> EndingsReader: ...
 
 
 class Drift(Protocol):
-    """Returns what Redis and SQL have of a queue, as an Evidence of rq_core.doctor.
+    """Compares a queue in Redis with SQL. Returns an Evidence of rq_core.doctor.
 
     ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
     """
@@ -78,7 +78,7 @@ class MirrorCommand(Protocol):
 
 
 class OpenReader(Protocol):
-    """Returns what reads the audit log at a URL; nothing is asked of the database yet. Raises RqCoreError for a bad URL
+    """Returns an AuditReader for a URL; it does not connect to the database yet. Raises RqCoreError for a bad URL
     and for a driver that is not installed."""
 
     def __call__(self, audit_url: str, /) -> AuditReader: ...
@@ -90,17 +90,18 @@ def commands() -> dict[str, EntryPoint]:
 
 
 def history_reader() -> HistoryReader:
-    """Return what reads history. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package does."""
     return cast(HistoryReader, _audit("history"))
 
 
 def endings_opener() -> OpenEndings:
-    """Return what opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed
+    package does."""
     return cast(OpenEndings, _audit("endings"))
 
 
 def drift() -> Drift:
-    """Return what compares a queue with SQL. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package does."""
     return cast(Drift, _audit("drift"))
 
 
@@ -110,7 +111,8 @@ def mirror_command() -> MirrorCommand:
 
 
 def reader_opener() -> OpenReader:
-    """Return what opens an audit log to look at. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that opens an audit log to read its state. Raises AuditNotConfigured if no installed package
+    does."""
     return cast(OpenReader, _audit("reader"))
 
 
@@ -138,13 +140,13 @@ def _points(group: str) -> dict[str, EntryPoint]:
 
 @dataclass(frozen=True, slots=True)
 class QueueLog:
-    """How far one queue's log goes, what is missing from it, and how much of it is proven."""
+    """The state of one queue's log: how far it goes, how much is missing, and how much is proven."""
 
     queue: str
     events: int
     """Events in the log, ever."""
     last_at_ms: int | None
-    """Unix ms, when the last of them happened, by Redis' clock."""
+    """When the last event happened (Unix ms), by Redis' clock."""
     gaps: int
     """Recorded breaks in the numbering."""
     quarantined: int
@@ -154,9 +156,9 @@ class QueueLog:
     orphaned_events: int
     """Events in the log that Redis forgot."""
     proven_events: int | None
-    """Events that the last proof went through; None: nothing was ever proven."""
+    """Events that the last proof covered; None: the log was never proven."""
     proven_at_ms: int | None
-    """Unix ms, when that was, by the clock of who verified."""
+    """When the last proof was made (Unix ms), by the clock of the machine that verified."""
 
 
 class EndedClaims(NamedTuple):

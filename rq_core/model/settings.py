@@ -8,7 +8,7 @@ from rq_core.errors import SECONDS_MAX
 
 
 class Setting(NamedTuple):
-    """One number in ``meta``: its default, the smallest value that makes sense, and what it means."""
+    """One number in ``meta``: its default, the smallest value that makes sense, and its meaning."""
 
     name: str
     default: int

@@ -65,10 +65,10 @@ class JobState:
 
 
 def line_of_job(line: str | None, value: str | None) -> str | None:
-    r"""Return the state line of a job: its ``line`` in ``state``, else what its ``value`` in ``jobs`` says of one that
-    only waits; None if Redis does not have the job. Of two reads, that of ``state`` must come first.
+    r"""Return the state line of a job: its ``line`` in ``state``, else, for a job that only waits, the line in its
+    ``value`` in ``jobs``; None if Redis does not have the job. ``state`` must be read before ``jobs``.
 
-    ``value`` may be cut off behind its first line.
+    ``value`` may be cut off after its first line.
 
     >>> line_of_job(None, 'task=send seq=7 since=5\n{"task":"send"}')
     'ready task=send seq=7 since=5'

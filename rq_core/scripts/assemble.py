@@ -61,7 +61,7 @@ While a library is loaded they are not there, so they are taken when the first c
 
 @dataclass(frozen=True)
 class Assembled:
-    """A script's text for Redis, but for its first line and its last, and what a call of it takes."""
+    """A script's text for Redis, without its first and last lines, and the keys and arguments of a call."""
 
     header: Header
     text: str
@@ -73,7 +73,7 @@ class Assembled:
 
 
 def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
-    """The text of a script, with the includes of ``variant`` in place of those that are there."""
+    """Return the text of a script, with the includes of ``variant`` in place of those that are there."""
     script = read(lua / f"{name}.lua")
     if script.header.name != name:
         raise HeaderError(f"{name}.lua calls itself {script.header.name}")
@@ -198,8 +198,8 @@ def _begin(rooms: Iterable[str]) -> str:
 
 
 def _facts_of(header: Header, includes: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-    """The fields of meta that a script reads when it begins, itself and in its includes, and those that it may read
-    later."""
+    """Return the fields of meta that a script reads when it begins, itself and in its includes, and those that it may
+    read later."""
     headers = (header, *(include.header for include in includes.values()))
     return {
         "meta": tuple(

@@ -51,7 +51,7 @@ class Header:
     sections: Mapping[str, str]
 
     def words(self, section: str) -> tuple[str, ...]:
-        """The words of a section, none if it is not there."""
+        """Return the words of a section, none if it is not there."""
         return tuple(self.sections.get(section, "").split())
 
     @property

@@ -41,7 +41,7 @@ NEW_ROOM: Final = "ends"
 """The room of an include of a variant that is not among the shipped ones."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
-"""How a room begins, behind what others take from it."""
+"""The beginning of a room, after the names that others take from it."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source
 def part_steps(
     includes: Mapping[str, Source], users: Sequence[Source]
 ) -> dict[str, tuple[str, ...]]:
-    """The parts of a script, in the order in which they run: the steps of each. None if it runs no steps."""
+    """Return the parts of a script, in the order in which they run: the steps of each. None if it runs no steps."""
     taken = {word for user in users for word in user.header.uses.get(PARTS, ())}
     if RUN not in taken:
         return {}
@@ -139,7 +139,7 @@ def part_steps(
 def build(
     lua: Path, script: Source, includes: Mapping[str, Source], known: Mapping[str, str]
 ) -> Built:
-    """The text of the rooms. ``known`` has the constants, by name."""
+    """Return the text of the rooms. ``known`` has the constants, by name."""
     files = _files(lua, script, includes)
     rooms = {room: [f for f in files.values() if f.room == room] for room in _order(files)}
     words = {room: frozenset[str]().union(*(f.words for f in here)) for room, here in rooms.items()}
@@ -175,12 +175,13 @@ def build(
 def include_words(
     lua: Path, script: Source, includes: Mapping[str, Source]
 ) -> dict[str, frozenset[str]]:
-    """The words of each include that the script does not do without, as far as it needs that include."""
+    """Return the words of each include that the script needs, of the definitions that it needs."""
     return {name: file.words for name, file in _files(lua, script, includes).items()}
 
 
 def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
-    """The includes without functions that the script does without: EVALSHA makes each function in each call."""
+    """Return the includes without the functions that the script does not need: EVALSHA makes each function in each
+    call."""
     _check_names(script, includes)
     paths = include_paths(lua)
     found: dict[str, _File] = {}
@@ -209,7 +210,7 @@ def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
-    """How a part joins the others."""
+    """Return the Lua lines by which a part joins the others."""
     place, steps = list(parts).index(name) + 1, parts[name]
     named = ", ".join(f"{step} = {step}" for step in steps if step != DECIDE_STEP)
     line = f"{TABLE}[{place}] = {{lists = lists, {named}}}"
@@ -231,7 +232,7 @@ def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
 
 
 def _order(files: Mapping[str, _File]) -> list[str]:
-    """The rooms, each before those that take something from it. Raises HeaderError if there is no such order."""
+    """Return the rooms, each before those that take something from it. Raises HeaderError if there is no such order."""
     found: dict[str, None] = {}
 
     def add(room: str, above: tuple[str, ...]) -> None:

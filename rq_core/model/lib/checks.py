@@ -1,4 +1,4 @@
-"""Values that users give, checked where they are given: an error names the option, and says what to write."""
+"""Values that users give, checked where they are given: an error names the option, and says which values it takes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ def number_in(text: str | None) -> int | None:
 
 
 def printable(text: str) -> str:
-    """A text as one line that cannot steer a terminal: what is not printable, line ends too, is escaped."""
+    """Return a text as one line that cannot steer a terminal: characters that are not printable are escaped, also line
+    ends."""
     if text.isprintable():
         return text
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -32,8 +33,8 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """The beginning and the end of a text that has more than ``most`` characters: the end of a traceback says what
-    happened."""
+    """Return the beginning and the end of a text that has more than ``most`` characters: the end of a traceback has the
+    error."""
     if len(text) <= most:
         return text
     half = most // 2 - 10
@@ -41,7 +42,8 @@ def shorten(text: str, most: int) -> str:
 
 
 def excerpt(text: str, most: int) -> str:
-    """The same without passwords. They are masked first: half a password, cut off from its user's name, is one, too."""
+    """Return a shortened text without passwords. They are masked first: half a password, cut off from its user's name,
+    is still a secret."""
     return shorten(masked(_bounded(text)), most)
 
 

@@ -55,12 +55,13 @@ class Limit(NamedTuple):
         )
 
     def latest_resume_ms(self, now_ms: int) -> int | None:
-        """The latest moment at which a spent rate goes on (Unix ms). A later one is from before the clock went back, or
-        from a slower limit."""
+        """Return the latest moment at which a spent rate goes on (Unix ms). A later one is from before the clock went
+        back, or from a slower limit."""
         return None if self.interval_us is None else now_ms + -(-self.interval_us // 1000)
 
     def furthest_us(self, now_ms: int) -> int | None:
-        """How far ahead a rate can be spent (Unix µs), likewise."""
+        """Return the latest arrival time that a rate can have (Unix µs). A later one is also from before the clock went
+        back, or from a slower limit."""
         return None if self.interval_us is None else now_ms * 1000 + self.burst * self.interval_us
 
     def __str__(self) -> str:
@@ -117,7 +118,7 @@ _TYPED_RATE: Final = re.compile(r"(\d{1,10})/(\d{1,9}(?:\.\d{1,3})?)s(?:/(\d{1,1
 
 
 def shown(limit: Limit) -> str:
-    """A limit as people write it: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
+    """Return a limit as operators write it: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
     if limit.window_ms is None or limit.most is None:
         return str(limit)
     seconds = f"{limit.window_ms / 1000:.3f}".rstrip("0").rstrip(".")

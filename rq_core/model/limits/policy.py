@@ -54,7 +54,7 @@ class ScopeSource(NamedTuple):
 
 
 NAME_KEY: Final = "unique"
-"""By what word a producer gives the value that a function of a task makes for the names of its jobs."""
+"""The word by which a producer gives the value that a task's function makes for the names of its jobs."""
 
 
 class Naming(NamedTuple):
@@ -63,7 +63,7 @@ class Naming(NamedTuple):
     ties: Mapping[str, Any]
     """The arguments of :func:`rq_core.model.job.ties_of` that say what a name is for."""
     arguments: tuple[str, ...] | None = None
-    """The arguments whose values stand in the name; None: all, or a function makes the value."""
+    """The arguments whose values are in the name; None: all, or a function makes the value."""
     function: str = ""
     """The name of that function."""
     defaults: Mapping[str, Any] = {}
@@ -94,7 +94,7 @@ def _text(value: Any) -> str:
 
 
 def families_of(text: str) -> list[str]:
-    """The families that a policy's jobs are counted by; none of one that cannot be read."""
+    """Return the families that count a policy's jobs; empty for a policy that cannot be read."""
     try:
         return [str(each["family"]) for each in _scopes(text) if each["family"] != FAIR]
     except (ValueError, KeyError, TypeError):
@@ -102,7 +102,8 @@ def families_of(text: str) -> list[str]:
 
 
 def keyless_in(text: str) -> list[str]:
-    """The families of a policy that have one scope only, whatever the arguments; none of one that cannot be read."""
+    """Return the families of a policy that have one scope only, for any arguments; empty for a policy that cannot be
+    read."""
     try:
         return [
             str(each["family"])
@@ -151,8 +152,8 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def read_naming(text: str) -> Naming | None:
-    """How jobs of a task get their names by its policy; None if they have none. Raises ValueError, KeyError or
-    TypeError if the policy is invalid."""
+    """Return how jobs of a task get their names by its policy; None if they have no names. Raises ValueError, KeyError
+    or TypeError if the policy is invalid."""
     said = _document(text).get("name")
     if said is None:
         return None
@@ -172,7 +173,8 @@ def read_naming(text: str) -> Naming | None:
 
 
 def read_policy(text: str) -> list[ScopeSource]:
-    """The sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is invalid."""
+    """Return the sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is
+    invalid."""
     return [_read_source(each) for each in _scopes(text)]
 
 

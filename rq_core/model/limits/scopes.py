@@ -45,12 +45,12 @@ def encode_key(value: str) -> str:
 
 
 def scope(family: str, value: str) -> str:
-    """The scope of one value of a family."""
+    """Return the scope of one value of a family."""
     return f"{family}={encode_key(value)}"
 
 
 def family_of(scope_name: str) -> str:
-    """The family of a scope; a family is its own."""
+    """Return the family of a scope; a family is its own family."""
     return scope_name.partition("=")[0]
 
 
@@ -70,20 +70,20 @@ def is_scope(text: str) -> bool:
 
 
 def canonical(scopes: Iterable[str]) -> list[str]:
-    """Scopes in their fixed order, each once: the task's first, then the others by name."""
+    """Return scopes in their fixed order, each once: the task's first, then the others by name."""
     return sorted(set(scopes), key=lambda s: (not s.startswith("task="), s))
 
 
 def lane_name(rank: int, scopes: Iterable[str]) -> str:
-    """The lane of jobs of this priority (0 critical to 3 low) and these scopes; empty without scopes."""
+    """Return the lane of jobs of this priority (0 critical to 3 low) and these scopes; empty without scopes."""
     ordered = canonical(scopes)
     return "+".join((str(rank), *ordered)) if ordered else ""
 
 
 def scopes_of(lane: str) -> tuple[str, ...]:
-    """The scopes of a lane, in its order; none of the empty one."""
+    """Return the scopes of a lane, in its order; nothing for the empty lane."""
     return tuple(lane.split("+")[1:])
 
 
 RANK: Final = 10**15
-"""In `open`, lanes of one priority are so far before those of the next."""
+"""In `open`, the distance between the orders of one priority's lanes and those of the next."""

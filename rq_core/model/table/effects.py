@@ -36,7 +36,7 @@ class Effect(NamedTuple):
     """The effect of one event on a job's fields."""
 
     leads_to: State | Leads | None = None
-    """None: out of Redis."""
+    """The job's state after the event; None: out of Redis."""
     begins: bool = False
     """Whether a job begins with it: the job's earlier events do not matter."""
     takes: tuple[tuple[str, str], ...] = ()

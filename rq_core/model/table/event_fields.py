@@ -1,4 +1,4 @@
-"""The fields that each event carries, in their order: an entry of the outbox is an array of these.
+"""The fields of each event, in their order: an entry of the outbox is an array of their values.
 
 What an event does to a job's fields says :mod:`rq_core.model.table.effects`. Nothing here does I/O.
 """

@@ -40,8 +40,8 @@ class Field(NamedTuple):
     """Its place among the traits: the fields that every event with which a job begins (enqueued, restored, baseline)
     carries at its end. None: it is no trait."""
     given: bool = False
-    """Whether a trait is what the producer says with the job's ties, under its name in a state line: enqueue checks its
-    kind and hands it on to the line and the event. Scripts work out the other traits."""
+    """Whether the producer gives a trait with the job's ties, under its name in a state line: enqueue checks its kind
+    and copies it to the line and the event. Scripts work out the other traits."""
     meaning: str = ""
     """The meaning of a trait, for the reference of events and tables."""
 
@@ -110,8 +110,8 @@ TRAITS: Final = tuple(
         (field for field in FIELDS if field.trait is not None), key=lambda field: field.trait or 0
     )
 )
-"""The traits in the order of their places. A new one takes the next place: the outbox may leave out what is null at the
-end of an array only."""
+"""The traits in the order of their places. A new trait takes the next place: the outbox may leave out null fields only
+at the end of an array."""
 
 GIVEN: Final = tuple(field for field in TRAITS if field.given)
 """The traits that a producer gives. In a state line they come after the traits that scripts work out and before the

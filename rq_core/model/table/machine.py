@@ -155,7 +155,7 @@ class Priority(StrEnum):
 PRIORITIES: Final = tuple(Priority)
 
 LAYOUT: Final = 2
-"""Version of what the keys hold. A client refuses a queue of another layout."""
+"""The version of the keys' contents. A client refuses a queue of another layout."""
 
 DEFAULT_PRIORITY: Final = Priority.NORMAL
 DEFAULT_MAX_ATTEMPTS: Final = 3
@@ -168,7 +168,7 @@ LEFT_OPEN: Final = LIMIT_MAX + 1
 
 
 def transitions_of(script: str) -> tuple[Transition, ...]:
-    """The arrows that one script may draw."""
+    """Return the transitions that one script may make."""
     return tuple(t for t in TRANSITIONS if t.script == script)
 
 

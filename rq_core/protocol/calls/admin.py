@@ -16,7 +16,7 @@ from rq_core.protocol.reads.reads import Reads
 IDS_CHUNK: Final = 250
 """Most jobs that a person cancels, requeues or prunes in one call."""
 WHY_MAX: Final = 4_000
-"""Most characters of what a person says of a change."""
+"""Most characters of an operator's reason for a change."""
 
 
 class Change(NamedTuple):
@@ -189,7 +189,7 @@ class Deletion:
             yield from self._delivery.ask([["SADD", listed, queue]])
 
     def claims(self, queue: str) -> Plan[int]:
-        """How many claims are in force."""
+        """Return how many claims are in force."""
         keys = queue_keys(queue, self._delivery.prefix)
         (claims,) = yield from self._delivery.ask([["ZCARD", keys("leases")]], queue)
         return int(claims)

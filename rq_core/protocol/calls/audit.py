@@ -112,7 +112,7 @@ class Audit:
         )
 
     def _baseline(self, queue: str, cursor: str) -> Plan[str]:
-        """Write the baseline of the next jobs. Returns the cursor of those behind them, "0" after the last ones."""
+        """Write the baseline of the next jobs. Returns the cursor of the jobs after them, "0" after the last ones."""
         args = {"by": self._delivery.name, "cursor": cursor, "most": BASELINE_CHUNK}
         return (
             yield from self._delivery.call(

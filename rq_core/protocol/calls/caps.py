@@ -1,4 +1,5 @@
-"""Caps, rates and weights on their way to a queue: what code declares when a worker starts, and what people change."""
+"""Caps, rates and weights on their way to a queue: the limits that code declares when a worker starts, and changes of
+operators."""
 
 from __future__ import annotations
 
@@ -66,13 +67,13 @@ class Caps:
         self._delivery = delivery
 
     def policy(self, queue: str, task: str) -> Plan[str | None]:
-        """The policy that workers registered for a task (JSON), if any did."""
+        """Return the policy that workers registered for a task (JSON), if any did."""
         keys = queue_keys(queue, self._delivery.prefix)
         (text,) = yield from self._delivery.ask([["HGET", keys("tasks"), task]], queue)
         return text  # type: ignore[no-any-return]
 
     def stored(self, queue: str) -> Plan[dict[str, CapEntry]]:
-        """The stored limits of a queue, by scope or family."""
+        """Return the stored limits of a queue, by scope or family."""
         keys = queue_keys(queue, self._delivery.prefix)
         (stored,) = yield from self._delivery.ask([["HGETALL", keys("caps")]], queue)
         return {name: CapEntry.parse(text) for name, text in sorted(pairs_of(stored).items())}
@@ -133,7 +134,7 @@ class Caps:
         limits: Mapping[str, Limit],
         policies: Mapping[str, str],
     ) -> Plan[list[KeptLimit]]:
-        """Make a queue know what code declares: the limits, then the policies of its tasks.
+        """Store the limits that code declares in a queue, then the policies of its tasks.
 
         Two calls, or none if there is nothing new to say. Returns the limits that the queue keeps otherwise, among them
         caps of tasks that have none any more: other code may still declare them, so they stay until an operator lifts
@@ -249,8 +250,8 @@ class Caps:
     def _stored(
         self, queue: str, scope: str, declared: Collection[str]
     ) -> Plan[dict[str, CapEntry]]:
-        """The stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted by
-        it."""
+        """Return the stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted
+        by it."""
         keys = queue_keys(queue, self._delivery.prefix)
         family = family_of(scope)
         names = [scope, family]
@@ -270,7 +271,7 @@ class Caps:
 
 
 def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, CapEntry]) -> Limit:
-    """The limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
+    """Return the limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
     if limit is None:
         return Limit(None)
     given = limit if isinstance(limit, Limit) else Limit(check_limit("limit", limit))
@@ -309,7 +310,7 @@ def parse_cap_changes(reply: Sequence[Any]) -> dict[str, CapChange]:
 
 
 def _check_change(scope: object, limit: object, version: object, by: str | None, why: str) -> None:
-    """Raises InvalidOption or InvalidName for what no change can be, before anything is read."""
+    """Raise InvalidOption or InvalidName for an invalid change, before anything is read."""
     if not isinstance(scope, str):
         must = "must be text: queue, task=NAME, a family of keys, or FAMILY=VALUE"
         raise errors.InvalidOption.of("scope", scope, must)

@@ -17,7 +17,7 @@ from rq_core.protocol.engine.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
 SWEEP_MAX: Final = 250
-"""Most expired, due or forgotten things that one claim takes care of, of each kind."""
+"""Most leases, due jobs and other entries, of each kind, that one claim ends, promotes or removes."""
 
 
 NO_VALUES: Final[Mapping[int, str]] = MappingProxyType({})
@@ -74,9 +74,9 @@ def turn(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Report success of (id, fence) pairs, and take up to ``limit`` jobs as ``claim`` does, the places that become free
-    among them. Both happen, or neither. ``values`` are what handlers returned, by the place of their pair from 1, if
-    that is kept: JSON behind its digest (:mod:`rq_core.model.result_encoding`), or ``!`` and why it is not."""
+    """Report success of (id, fence) pairs, and take up to ``limit`` jobs as ``claim`` does. Both happen, or neither.
+    ``values`` are the kept results of handlers, by the place of their pair from 1: JSON after its digest
+    (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why a result is not kept."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     ids = tuple(h[0] for h in held)
     return Call(

@@ -1,4 +1,4 @@
-"""Enqueue: jobs on their way into queues, in chunks, and what became of each."""
+"""Enqueue: jobs on their way into queues, in chunks, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Accepted(NamedTuple):
     duplicates: tuple[str, ...] = ()
     """Ids that were live already, or are remembered; their jobs were not touched."""
     discarded: tuple[tuple[str, str], ...] = ()
-    """(id, scope) of jobs that were dropped because that scope was full and its cap says discard."""
+    """(id, scope) of jobs that were dropped because the scope was full and its cap says discard."""
     rejected: tuple[tuple[str, str], ...] = ()
-    """(id, scope) of jobs that were not taken: that scope is full and its cap says reject, or, where the scope is a
-    lane, as many wait there as its max_waiting allows."""
+    """(id, scope) of jobs that were not accepted: the scope is full and its cap says reject, or, where the scope is a
+    lane, as many jobs wait there as its max_waiting allows."""
     held: tuple[tuple[str, str], ...] = ()
     """(id, other id) of jobs that were not accepted; the caller gets the other job. The other job holds the unique
     name, or held it when the id was enqueued before, and the id is remembered."""
     replaced: tuple[tuple[str, str], ...] = ()
-    """(id, other id) of unique jobs that are in their queues, in the place of the other job, which is gone."""
+    """(id, other id) of accepted unique jobs, each in the place of another job, which has left Redis."""
     mismatched: tuple[str, ...] = ()
     """Ids that are live or remembered, of calls with another task or other arguments: nothing was done."""
 
     @classmethod
     def sum(cls, parts: Sequence[Accepted]) -> Accepted:
-        """Several, one after the other, as one."""
+        """Join the outcomes of several chunks, in order, into one."""
         if len(parts) == 1:
             return parts[0]
         wholes: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
@@ -64,7 +64,7 @@ class Accepted(NamedTuple):
         return cls(*map(tuple, wholes))
 
     def others(self) -> dict[str, Accepted]:
-        """The outcome of each job that was not accepted, by id."""
+        """Return the outcome of each job that was not accepted, by id."""
         return (
             {i: Accepted((), (i,)) for i in self.duplicates}
             | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
@@ -82,7 +82,7 @@ class Enqueue:
         self._delivery = delivery
 
     def chunk(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
-        """One chunk of jobs of one queue, with one ``spec_max``."""
+        """Return one chunk of jobs of one queue, with one ``spec_max``."""
         kinds, records = pack_jobs(jobs)
         return Call(
             "enqueue",
@@ -98,7 +98,7 @@ class Enqueue:
         )
 
     def fitting(self, jobs: Sequence[NewJob]) -> int:
-        """How many of these jobs of one queue, from the first on, go into one chunk."""
+        """Return how many of these jobs of one queue, from the first on, go into one chunk."""
         return len(next(iter(_chunks(jobs)), ("", []))[1])
 
     def one(self, job: NewJob) -> Plan[Accepted]:
@@ -246,7 +246,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
 
 
 def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
-    """The ``kinds`` of a call with jobs of one kind."""
+    """Return the ``kinds`` of a call with jobs of one kind."""
     return f"[{_kind(profile, delay_ms, full, due_ms, ties)}]"
 
 
@@ -310,7 +310,8 @@ class Single:
         so that its number is no other one's."""
 
     def begin(self, job: NewJob) -> Begun | None:
-        """The command that enqueues a job, to be sent at once. None: its queue has not been met, which is a plan's.
+        """Return the command that enqueues a job, for sending at once. None: its queue has not been met; a plan does
+        that.
 
         If the replies are not ACCEPTED, ``rest`` says what became of it. ``end`` must be called in any case.
         """

@@ -1,4 +1,4 @@
-"""The names of a queue's unique jobs: who holds them."""
+"""The names of a queue's unique jobs, and the jobs that hold them."""
 
 from __future__ import annotations
 

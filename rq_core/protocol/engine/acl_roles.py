@@ -44,7 +44,7 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands for a queue's keys, beside those of the scripts, of LOOKING and of CALLING."""
+    """Commands for a queue's keys that the role sends outside of scripts, without LOOKING and CALLING."""
     reads: tuple[str, ...] = ()
     """Keys that it only reads, and no script of it touches."""
     writes: tuple[str, ...] = ()
@@ -114,12 +114,12 @@ loads functions: a user that may load a function may replace one that others cal
 
 @cache
 def commands_of_script(name: str) -> frozenset[str]:
-    """The commands that a script may send, in small letters."""
+    """Return the commands that a script may send, in small letters."""
     return frozenset(word.lower() for word in _CALLED.findall(script(name).text))
 
 
 def commands_of_role(role: str) -> list[str]:
-    """All commands of a role, sorted."""
+    """Return all commands of a role, sorted."""
     known = ROLES[role]
     calling = CALLING if known.scripts else ()
     of_scripts = (c for name in known.scripts for c in commands_of_script(name))
@@ -127,7 +127,8 @@ def commands_of_role(role: str) -> list[str]:
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
-    """The keys of a queue that a role writes, or gives to scripts that might, and those that it only reads."""
+    """Return the keys of a queue that a role writes, or gives to scripts that may write them, and the keys that it only
+    reads."""
     writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]
@@ -166,7 +167,7 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
 
 
 def _of_the_list(role: str, prefix: str) -> list[str]:
-    """The rules for the list of queues, which all share: a selector, so that no other command reaches it."""
+    """Return the rules for the list of queues, which all share: a selector, so that no other command reaches it."""
     lists = ROLES[role].lists
     if not lists:
         return []
@@ -176,7 +177,7 @@ def _of_the_list(role: str, prefix: str) -> list[str]:
 
 
 def beyond(role: str) -> list[str]:
-    """The scripts that are not the role's, but need nothing that it may not: Redis cannot keep it from them."""
+    """Return the scripts that are not the role's but need only its rights: Redis cannot keep the role from them."""
     writes, _ = keys(role)
     may = set(commands_of_role(role))
     return [
@@ -196,13 +197,13 @@ _OF_KEYS: Final = frozenset({"exists", "unlink"})
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
-    """Which keys of plain commands the user may not touch so, as rules."""
+    """Return the keys of plain commands that the user may not use with them, as rules."""
     checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
     return list(dict.fromkeys((yield from _denied(checks))))
 
 
 def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
-    """Which rights the user lacks that a script needs in a queue, as rules. Empty if that cannot be found out."""
+    """Return the rights that a script needs in a queue and the user lacks, as rules. Empty if they cannot be found."""
     told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told

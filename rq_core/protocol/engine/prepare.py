@@ -1,4 +1,4 @@
-"""Loads the functions of this version into a server, for all who call them and may load none themselves."""
+"""Loads the functions of this version into a server, for users that may call functions but not load them."""
 
 from __future__ import annotations
 

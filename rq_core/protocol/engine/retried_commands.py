@@ -24,7 +24,8 @@ _OUTAGE: Final = (
 
 
 def pause(attempt: int, left: float) -> Pause:
-    """0.05 s, doubling up to a second; but the last attempt comes when the patience ends, in ``left`` seconds."""
+    """Return the pause before the next attempt: 0.05 s, doubling up to a second. The last attempt comes when the
+    patience ends, in ``left`` seconds."""
     return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0, max(0.01, left)))
 
 
@@ -130,7 +131,7 @@ class Asking:
         return replies
 
     def unsuitable(self, reply: Exception, command: Sequence[Any] = ()) -> errors.ServerUnsuitable:
-        """The error for a server that answered so to ``command``."""
+        """Return the error for a server that answered ``command`` with ``reply``."""
         why, listed = str(reply), queues_key(self.prefix)
         if why.startswith("WRONGTYPE") and listed in command:
             why = (
@@ -165,7 +166,7 @@ def _mended(why: str, url: str) -> str:
 
 
 def _other_scheme(url: str) -> str:
-    """The beginning of a URL with TLS if it has none, without if it has it."""
+    """Return the beginning of a URL with TLS for a URL without TLS, and the other way round."""
     scheme = url.partition("://")[0]
     tls = scheme.startswith("rediss")
     return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"

@@ -1,4 +1,4 @@
-"""Whether a server can be trusted with jobs: what INFO and CONFIG say of it, judged once when a process begins.
+"""Whether a server can be trusted with jobs: its INFO and CONFIG, judged once when a process begins.
 
 Every client looks at INFO when it first meets a server, and refuses one on which jobs could vanish or nothing can be
 written. What is only worth a warning, and what CONFIG says, is looked at by workers, mirrors and the doctor.
@@ -107,7 +107,7 @@ def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
 
 
 def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] | None]:
-    """Look at INFO, and return what it says; None if it is hidden from this user. In a cluster the shard of ``queue``
+    """Check INFO, and return its fields; None if it is hidden from this user. In a cluster the shard of ``queue``
     is asked, if one is given: another may be down. Raises ServerUnsuitable if the server must not be used,
     ServerUnavailable."""
     waited = 0.0
@@ -150,7 +150,7 @@ def remarks_on(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
 
 
 def of_all(reply: Sequence[str], name: str) -> set[str]:
-    """The values of a setting on all nodes whose answers to CONFIG GET stand one behind the other."""
+    """Return the values of a setting on all nodes, from their joined answers to CONFIG GET."""
     return {value for named, value in zip(reply[::2], reply[1::2], strict=True) if named == name}
 
 

@@ -1,4 +1,4 @@
-"""The jobs of a queue, one by one: those that run, wait, are scheduled or dead. Every read is bounded.
+"""The jobs of a queue, one by one: running, waiting, scheduled and dead jobs. Every read is bounded.
 
 found = client.run(client.calls.reads.jobs("mail", states=[State.READY], task="send", limit=20))
 """
@@ -80,7 +80,7 @@ class _Source(NamedTuple):
     order: tuple[str, ...] = ()
 
     def members(self, keys: QueueKeys, first: int, last: int) -> Command:
-        """The command that reads the members from one place to another, both included."""
+        """Return the command that reads the members from one place to another, both included."""
         command = "LRANGE" if self.key.startswith("ready:") else "ZRANGE"
         return [command, keys(self.key), first, last, *self.order]
 
@@ -104,7 +104,7 @@ class JobReads(QueueReader):
     def jobs(
         self, queue: str, *, states: Collection[State], task: str | None = None, limit: int = 100
     ) -> Plan[JobList]:
-        """The jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only.
+        """Return the jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only.
 
         Running jobs come by the end of their lease, ready ones by list and then by lane, scheduled ones by when they
         are due, dead ones newest first. It is not a snapshot: a job that moves while the list is read may be missing.
@@ -114,14 +114,14 @@ class JobReads(QueueReader):
         )
 
     def dead(self, queue: str, limit: int = 100) -> Plan[JobList]:
-        """The jobs that died last, newest first, with the errors that they died of."""
+        """Return the jobs that died last, newest first, with the errors that they died of."""
         return self.exactly(queue, _dead(self._keys(queue), limit))
 
     def ended(
         self, job_id: str, queues: Sequence[str]
     ) -> Plan[tuple[str, ResultLine, str | None] | None]:
-        """The first of these queues that remembers the id of a job which has ended, or keeps its result; what it says
-        of it, and the value if it is there. None if there is no such queue. What is past its moment is forgotten."""
+        """Return the first of these queues that remembers the id of a job that has ended, or keeps its result; also its
+        line in `results`, and the value if it is there. None if no queue does. Expired lines and values are ignored."""
         check_name("job", job_id)
         for queue in queues:
             keys = self._keys(queue)
@@ -168,7 +168,7 @@ class JobReads(QueueReader):
         return found
 
     def known_tasks(self, queue: str) -> Plan[KnownTasks]:
-        """Which tasks the workers have that work for the queue now."""
+        """Return the tasks of the workers that work for the queue now."""
         # The time of the queue's own shard: a cluster's servers have clocks of their own.
         commands = [["TIME"], rows_command(self._keys(queue))]
         now, (cursor, found) = yield from self._delivery.ask(commands, queue)
@@ -179,7 +179,7 @@ class JobReads(QueueReader):
 def _jobs(
     keys: QueueKeys, wanted: frozenset[State], task: str | None, limit: int, most: int
 ) -> Steps[JobList]:
-    """The list of these jobs; ``most`` members are looked at."""
+    """Return the list of these jobs; ``most`` members are looked at."""
     found: dict[str, JobState] = {}
     damaged: dict[str, None] = {}
     whole = True

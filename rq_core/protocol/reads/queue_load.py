@@ -71,7 +71,7 @@ class QueueOverview:
     ready: dict[str, int]
     """By priority, jobs without scopes. Includes the entries of cancelled jobs until a claim passes over them."""
     cancelled_entries: int
-    """How many such entries there are."""
+    """How many entries of cancelled jobs are in ``ready``."""
     waiting: int
     """Ready jobs with scopes, whether their scopes have room or not."""
     open_lanes: int
@@ -90,16 +90,18 @@ class QueueOverview:
     oldest_ready_exact: bool
     """False: there may be an older one."""
     oldest_blocked_ms: int | None
-    """The same of jobs in blocked lanes, which wait for a full scope."""
+    """How long the oldest job at the head of a blocked lane has waited for a full scope; None: no lane is
+    blocked, or it is not known."""
     oldest_blocked_exact: bool
     overdue_ms: int
     """How late the earliest due entry of ``scheduled`` is: 0 unless no worker claims."""
     leases_over: int
     """Running jobs whose lease is over, and which no claim has taken back yet."""
     inactive_ms: int | None
-    """How long no worker has claimed or extended a lease, to a tenth of a lease; None: none has in this epoch."""
+    """How long ago a worker last claimed or extended a lease, to a tenth of a lease; None: no worker has in this
+    epoch."""
     ends_leases_in_ms: int
-    """How long no lease ends yet, since an epoch began, or workers came back after an outage."""
+    """How long claims still end no leases, since an epoch began, or workers came back after an outage."""
     backlog: int
     """Events that wait to be mirrored."""
     backlog_bytes: int
@@ -135,7 +137,7 @@ class QueueOverview:
 
     @property
     def kept_ratio(self) -> float:
-        """How much of the bound on kept results is used: at 1.0 those nearest their end go."""
+        """How much of the bound on kept results is used: at 1.0 the results that expire next are removed."""
         return self.kept_bytes / max(1, self.settings["kept_max_bytes"])
 
     @property
@@ -160,7 +162,7 @@ class QueueOverview:
         return tuple(each for each in self.scopes if each.full and self._waits_for(each))
 
     def _waits_for(self, scope: ScopeLoad) -> bool:
-        """Whether a job waits for a scope. The queue's own cap blocks no lane: what is ready waits for it."""
+        """Whether a job waits for a scope. The queue's own cap blocks no lane: all ready jobs wait for it."""
         return self.ready_jobs > 0 if scope.scope == QUEUE else scope.blocked_lanes > 0
 
 

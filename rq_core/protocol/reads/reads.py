@@ -41,7 +41,7 @@ class QueueCounts:
 
     queue: str
     ready: dict[str, int]
-    """By priority, those without scopes. Includes the entries of cancelled jobs until claim passes over them."""
+    """By priority, the ready jobs without scopes. Includes entries of cancelled jobs until a claim passes over them."""
     scheduled: int
     running: int
     dead: int
@@ -69,7 +69,7 @@ class QueueList:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> QueueList:
-        """Sort what Redis has given."""
+        """Sort the names in Redis' reply, and part names that no queue can have."""
         found = sorted(names)
         return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
 
@@ -98,7 +98,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # The list of queues.
 
     def queues(self) -> Plan[list[str]]:
-        """The queues of this prefix, by name."""
+        """Return the queues of this prefix, by name."""
         return (yield from self.listed()).queues
 
     def listed(self) -> Plan[QueueList]:
@@ -136,7 +136,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
         return epoch is not None
 
     def stamp(self, queue: str) -> Plan[str | None]:
-        """The mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
+        """Return the mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
         epoch, stamp = yield from self._facts(queue, "epoch", "stamp")
         return None if epoch is None and stamp is None else stamp or ""
 
@@ -146,7 +146,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
         return audit, audit_id, trimmed
 
     def now_ms(self, queue: str) -> Plan[int]:
-        """The time of the server that has the queue (Unix ms)."""
+        """Return the time of the server that has the queue (Unix ms)."""
         # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
         asked = [["TIME"], ["HGET", self._keys(queue)("meta"), "epoch"]]
         now, _ = yield from self._delivery.ask(asked, queue)
@@ -161,7 +161,8 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # How queues stand.
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
-        """How many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is no number."""
+        """Return how many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is not a
+        number."""
         keys = self._keys(queue)
         asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
         *replies, cap = yield from self._delivery.ask(asked, queue)

@@ -34,7 +34,7 @@ PAGE: Final = 250
 ALIVE: Final = ""
 """The script's answer for a job that has not ended."""
 LATER: Final = "?"
-"""The same for one whose value the next look brings."""
+"""The script's answer for a job whose value the next look returns."""
 BYTES_MAX: Final = 1024 * 1024
 """Bytes of values in one look, and one value more."""
 _IN_LOG: Final = " audit=full"
@@ -50,14 +50,14 @@ def look_program() -> str:
 
 
 class Absent(NamedTuple):
-    """Redis does not have the job, and does not say how it ended; or it does not have its value any more, and the log
-    may."""
+    """Redis does not have the job, and does not know how it ended; or Redis does not have the job's value any more, and
+    the log may have it."""
 
     logged: tuple[int, int] | None
     """The epoch and number of the outbox's last entry at that moment: the event of the job's end has this number or a
     lower one. None: no mirror reads the outbox, or it is empty."""
     known: Outcome[Any] | None = None
-    """How it ended, if Redis says that, and its value is in the log alone."""
+    """How the job ended, if Redis knows it, and only the log has the value."""
 
 
 Found = Outcome[Any] | Absent
@@ -91,8 +91,8 @@ class Endings:
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:
-        """The command of that call, which may be sent any number of times; its answer begins with ``ok`` if it was
-        carried out."""
+        """Return the command of ``listen``, which may be sent any number of times; its answer begins with ``ok`` if it
+        was carried out."""
         return list(self._delivery.begin(Call("listen", queue, {}, parse_nothing)).command)
 
 

@@ -1,4 +1,4 @@
-"""Reads in steps, so that one queue is read as exactly as it can be, or many at once, in as many round trips as one.
+"""Reads in steps: one queue is read exactly, or many are read at once, in as many round trips as one.
 
 A read of a queue is a generator: it yields the commands of one round trip, is sent their replies, and returns what it
 found. :meth:`QueueReader.exactly` carries out one; :meth:`QueueReader.side_by_side` many.
@@ -78,8 +78,8 @@ class QueueReader:
         return run_steps(self._delivery, queue, steps)
 
     def side_by_side(self, reads: Mapping[str, Steps[T]]) -> Plan[tuple[list[T], dict[str, str]]]:
-        """Carry out reads of several queues at once. Returns what they found, and why other queues cannot be read, by
-        name: what keeps one queue from being read hides no other."""
+        """Carry out reads of several queues at once. Returns their results, and why other queues cannot be read, by
+        name: a queue that cannot be read does not hide the others."""
         running = {queue: _Contained(steps) for queue, steps in reads.items()}
         while asked := [each for each in running.values() if each.asks is not None]:
             commands = [command for each in asked for command in each.asks or ()]

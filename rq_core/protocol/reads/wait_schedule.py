@@ -22,8 +22,7 @@ TOGETHER_S: Final = 0.02
 TOGETHER_MAX: Final = 2_500
 """Most jobs that are looked at before their waits get the results: of many, the first need not wait for the last."""
 GRAINS: Final = 10
-"""Looks whose messages are heard come at multiples of a tenth of their pause, so that those of many waits come
-together."""
+"""Looks at jobs with messages are due at multiples of a tenth of their pause, so that many waits share a look."""
 
 
 class Nothing(Enum):
@@ -60,7 +59,7 @@ class JobWait:
         """The subscription under which the last look found the job alive, if no message about it has come since."""
 
     def end(self, told: Told) -> None:
-        """Tell, unless that was done."""
+        """Give the result to ``tell``, unless that was done."""
         if not self.over:
             self.over = True
             self.tell(told)
@@ -144,13 +143,13 @@ class Waits:
         wait.end(found or wait.trouble or Nothing.ALIVE)
 
     def all(self) -> list[JobWait]:
-        """All waits that are not over."""
+        """Return all waits that are not over."""
         return [
             w for jobs in self._by_job.values() for ws in jobs.values() for w in ws if not w.over
         ]
 
     def queues(self) -> set[str]:
-        """The queues of jobs that are waited for."""
+        """Return the queues of the jobs that waits are for."""
         return {queue for queue, jobs in self._by_job.items() if jobs}
 
     def _put(self, wait: JobWait, at: float) -> None:

@@ -122,12 +122,12 @@ def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
 
 
 def rows_command(keys: QueueKeys) -> list[Any]:
-    """The command that reads the workers of a queue."""
+    """Return the command that reads the workers of a queue."""
     return ["HSCAN", keys("workers"), 0, "COUNT", WORKERS_MAX]
 
 
 def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
-    """The workers of a queue, by name. Rows that cannot be read are left out."""
+    """Return the workers of a queue, by name. Rows that cannot be read are left out."""
     found = (read_row(worker, row, now_ms) for worker, row in sorted(rows.items()))
     return tuple(each for each in found if each is not None)
 
@@ -135,7 +135,8 @@ def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
 def known_tasks(
     rows: Mapping[str, str], workers: Iterable[PresentWorker], *, whole: bool
 ) -> KnownTasks:
-    """The tasks of those ``workers`` of a queue that are not gone. ``whole``: these are all rows of the queue."""
+    """Return the tasks of those ``workers`` of a queue that are not gone. ``whole``: ``rows`` are all rows of the
+    queue."""
     present = [each for each in workers if not each.gone]
     tasks: set[str] = set()
     for code in {each.says.code for each in present}:
@@ -146,7 +147,7 @@ def known_tasks(
 
 
 def _tasks_of(text: str) -> set[str] | None:
-    """The tasks of a code; None if they cannot be read."""
+    """Return the tasks of a code; None if they cannot be read."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
