@@ -226,9 +226,7 @@ def test_a_remembered_id_with_anothers_claim_stays_if_the_rest_cannot_be_told(
     before = line_of(seed, "once")
 
     (found,) = left(seed, database, "--repair")
-    assert (
-        "that is not its claim; whether its id is to be remembered cannot be told" in found["says"]
-    )
+    assert "that is not its claim; whether its id must be remembered is unknown" in found["says"]
     assert not found["mendable"]
     assert line_of(seed, "once") == before
 
