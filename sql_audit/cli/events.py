@@ -48,7 +48,7 @@ def history_command(job: str, url: str | None, queue: str | None, as_json: bool)
     print_history(console, events, f"job {job}")
     _print_traceback(events)
     for cut in cuts:
-        say(f"not all may be told: {cut.says}")
+        say(f"some events may be missing: {cut.says}")
     print_marks(console, marks)
 
 

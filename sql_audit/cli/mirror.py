@@ -124,7 +124,7 @@ def _stop_with_stdin(stop: threading.Event) -> None:
 
 
 def _check_server(redis_url: str, prefix: str) -> None:
-    """Say what is to be said of a server that is there; one that is away is waited for."""
+    """Print warnings about a server that answers. The mirror waits for one that does not."""
     from rq_core.connections.client import Client
     from rq_core.errors import ServerUnavailable
     from rq_core.protocol.engine import server_check

@@ -1,4 +1,4 @@
-"""What the log tells of a moment: ``why`` a job waited, and how a queue stood ``at`` a time."""
+"""Commands about moments: ``why`` a job waited, and the state of a queue ``at`` a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @queue_option
 @json_option
 def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost a worker."""
+    """Show what JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost a
+    worker."""
     with asking(url) as engine:
         from sql_audit.queries import history, waits
 
@@ -49,7 +50,7 @@ def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> 
                 since = readable(period.since_ms)
                 say(f"  could not be claimed from {since} {until}: {period.why}")
         if answer.pruned is not None:
-            say(f"  not all may be told: {answer.pruned.says}")
+            say(f"  some waits may be missing: {answer.pruned.says}")
     print_marks(terminal(), marks)
 
 
@@ -86,11 +87,11 @@ def _say_wait(wait: JobWait) -> None:
 @queue_option
 @json_option
 def at_command(at_ms: int, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What was running, waiting and scheduled at TIME, and which jobs held which scope.
+    """Show what was running, waiting and scheduled at TIME, and which jobs held which scope.
 
-    TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s,
-    m, h, d, w or y), now or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
-    history ID` tells of the others.
+    TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s, m,
+    h, d, w or y), now or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
+    history ID` shows the others.
     """
     with asking(url) as engine:
         from sql_audit.queries.moments import at
@@ -136,8 +137,9 @@ def _say_moment(queue: str, answer: Moment) -> None:
     if answer.waiting_count > 20:
         say(f"  and {least}{answer.waiting_count - 20} more")
     for scope, (cap, holders) in sorted(answer.scopes.items()):
-        say(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
+        limit = "any" if cap is None else cap
+        say(f"{scope}: {len(holders)} of {limit}")
     if answer.pruned is not None:
-        say(f"not all may be told: {answer.pruned.says}")
+        say(f"some jobs may be missing: {answer.pruned.says}")
     for caveat in answer.caveats:
         say(caveat)

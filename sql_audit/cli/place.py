@@ -49,8 +49,8 @@ def adopt_command(url: str | None, redis_url: str, prefix: str, queues: Sequence
     prefix was renamed.
 
     No mirror may still read the Redis where they were: it is refused from then on. The next `audit run` records the
-    queues and jobs that this Redis does not have as lost. A Redis of which another audit database mirrors a queue is
-    refused, and nothing is changed; --queue adopts only the queues that it names.
+    queues and jobs that this Redis does not have as lost. A Redis is refused if another audit database mirrors a queue
+    of it, and nothing is changed; --queue adopts only the queues that it names.
     """
     with current(url) as database, connect(redis_url, prefix) as client:
         from sql_audit.mirror import source_registry

@@ -1,4 +1,4 @@
-"""What makes the log a proof: ``verify`` it, and keep its ``head`` elsewhere."""
+"""Commands that make the log a proof: ``verify`` checks it, and ``head`` prints what to keep elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A head as ``audit head`` prints it. What is none must not look like a log that was rewritten."""
+    """A head as ``audit head`` prints it. Another text is a usage error: it must not look like a log that was
+    rewritten."""
 
     name = "sha256"
 

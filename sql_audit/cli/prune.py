@@ -81,7 +81,7 @@ def prune_command(
     with current(url) as database:
         from sql_audit.mirror.service import rare_collections
         from sql_audit.upkeep.plan import Rules, count, plan
-        from sql_audit.upkeep.prune import prune as prune_proven
+        from sql_audit.upkeep.prune import prune_logs
 
         if queue is not None:
             known_watermarks(database.readers, queue)
@@ -102,7 +102,7 @@ def prune_command(
                 ]
         else:
             with rare_collections(), progress(shown=not as_json) as on_proof:
-                done = prune_proven(
+                done = prune_logs(
                     database,
                     cuts,
                     by=who,

@@ -77,7 +77,7 @@ _DROPPED: Final = (
     "discarded", "cancelled", "expired", "rolled back", "jobs/s", "waited p95", "ran p95", "retries", "claims",
     "waited p50", "ran p50",
 )  # fmt: skip
-"""What goes first on a narrow terminal."""
+"""The columns that a narrow terminal drops, the first one first."""
 
 
 def print_report(answer: Report) -> None:

@@ -101,11 +101,13 @@ def restore(
         lost = len(each.lost) - uncertain
         say(f"{name}: {counted(lost, 'job')} lost, {len(each.revived)} revived{apart}")
         if each.forgotten:
-            one = "id of a job that has ended is to be remembered, and Redis has forgotten it"
-            many = "ids of jobs that have ended are to be remembered, and Redis has forgotten them"
+            one = "id of a job that has ended must be remembered, and Redis has forgotten it"
+            many = "ids of jobs that have ended must be remembered, and Redis has forgotten them"
             say(f"  {counted(each.forgotten, one, many)}")
         if each.names:
-            one = "name of a job that has ended still stands (Throttle), and Redis has forgotten it"
+            one = (
+                "name of a job that has ended is still held (Throttle), and Redis has forgotten it"
+            )
             many = (
                 "names of jobs that have ended still stand (Throttle), and Redis has forgotten them"
             )
@@ -169,7 +171,7 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
             one, many = "id of a job that has ended is", "ids of jobs that have ended are"
             say(f"  {counted(each.remembered, one, many)} remembered again")
         if each.named:
-            one = "name of a job that has ended stands again"
+            one = "name of a job that has ended is held again"
             say(f"  {counted(each.named, one, 'names of jobs that have ended stand again')}")
         for job in (*each.over, *each.uncertain, *each.unknown):
             say(f"  {_kind(job)}: {_lost_job(job)}")

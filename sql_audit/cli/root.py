@@ -17,9 +17,10 @@ COMMANDS: Final[Commands] = {
         "Print the head of each queue's chain: keep it where no role that writes to the log can change it."),
     "history": ("events:history_command", "Everything that happened to JOB, oldest first."),
     "why": ("moments:why_command",
-        ("What JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost a "
-        "worker.")),
-    "at": ("moments:at_command", "What was running, waiting and scheduled at TIME, and which jobs held which scope."),
+        ("Show what JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost "
+        "a worker.")),
+    "at": ("moments:at_command",
+        "Show what was running, waiting and scheduled at TIME, and which jobs held which scope."),
     "report": ("report:report_command", "Per queue and task: jobs, claims, retries, deaths, times and throughput."),
     "tail": ("events:tail_command", "The last events of a queue."),
     "restore": ("restore:restore",

@@ -156,7 +156,8 @@ def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
 def _progress(
     total: int,
 ) -> Iterator[tuple[Callable[[int], None], Callable[[int], None], Callable[[str], None]]]:
-    """Two bars: jobs enqueued (told in steps) and jobs done (told as a number); and a line above them."""
+    """Show two bars. Yields a function that adds enqueued jobs, one that sets the jobs done, and one for a line
+    above."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -43,7 +43,7 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DemoOutcome:
-    """What the demo found; ``problems`` is empty if all agrees."""
+    """The findings of the demo; ``problems`` is empty if all records agree."""
 
     files: int
     succeeded: int
@@ -242,7 +242,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What was done: which files as which jobs, how long it took, and when a worker was killed (Unix ms)."""
+    """The work done: which files as which jobs, how long it took, and when a worker was killed (Unix ms)."""
 
     files: list[Path]
     ids: list[str]
@@ -332,7 +332,7 @@ def most_at_once(connection: Connection, queue: str, task: str) -> int:
 def _problems(
     outcome: DemoOutcome, deed: Deed, succeeded: Mapping[str, int], witnessed: int
 ) -> Iterator[str]:
-    """What does not agree."""
+    """Yield each contradiction between the records."""
     ids = [*deed.ids, *deed.larger_ids]
     if outcome.again_ms > (LEASE_S + WAKE_S) * 1000:
         yield f"a job of the killed worker waited {outcome.again_ms} ms, longer than a lease and a wake"

@@ -15,7 +15,7 @@ from rq_core import App, Cap, RetryPolicy, current_job
 WITNESS_VARIABLE: Final = "RQ_CORE_DEMO_WITNESS"
 """Names the file to which every finished job appends a line; the demo's own record, independent of SQL."""
 QUEUE_VARIABLE: Final = "RQ_CORE_DEMO_QUEUE"
-"""Tells the worker processes the demo's queue."""
+"""Names the demo's queue for the worker processes."""
 QUEUE: Final = os.environ.get(QUEUE_VARIABLE) or f"demo-{os.getpid()}-{int(time.time())}"
 """A queue of its own, so that a shared server and database keep their other jobs."""
 COMPRESS_CAP: Final = 2

@@ -1,4 +1,4 @@
-"""What one turn of the mirror writes: what follows the cursor, and what follows from that."""
+"""The writes of one turn of the mirror: a batch of entries after the cursor, and the rows made from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sql_audit.store.connection.copy import Rows
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What follows the cursor, and how."""
+    """The entries after the cursor that one turn writes, and how they follow it."""
 
     cursor: Cursor
     """As locked; it is moved with the batch."""
@@ -33,14 +33,14 @@ class Batch:
 
     @property
     def found_out(self) -> bool:
-        """Whether there is anything to note that no event says."""
+        """Whether the mirror found something that no event says."""
         taken = self.taken
         quarantined = any(intake.quarantined for intake in taken.intakes)
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
 
 
 class Projection(NamedTuple):
-    """What follows from a batch's events: what is written behind them."""
+    """The rows that a batch's events change."""
 
     events: int
     at_ms: int

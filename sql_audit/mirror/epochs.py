@@ -14,7 +14,7 @@ from rq_core.model.table.reasons import RESTATED_BY
 
 
 class Beginning(NamedTuple):
-    """The first entry of an epoch, as it tells of itself and of what Redis knew before it."""
+    """The first entry of an epoch. It names the last entry that Redis had before it."""
 
     id: OutboxId
     at_ms: int

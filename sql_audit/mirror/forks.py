@@ -62,13 +62,13 @@ class Fork:
     survivor: OutboxId | None
     """The last entry that both have; None: Redis remembered nothing."""
     passed: Sequence[Quarantined] = ()
-    """What Redis has under numbers that SQL had passed, oldest first. It cannot be mirrored."""
+    """The entries of Redis whose numbers SQL had passed, oldest first. They cannot be mirrored."""
     changed: OutboxId | None = None
     """The first number under which both have an entry, and not the same."""
 
 
 def rejoin(reader: Reader, tail: Tail) -> Tail:
-    """What Redis went on with, if it does not have the anchor, or not as it was.
+    """Return the entries with which Redis went on, if it does not have the anchor, or not as it was.
 
     Raises Behind if it has nothing that can be mirrored.
     """
@@ -115,7 +115,7 @@ def find_fork(
 
 
 def made_again(beginning: Beginning) -> bool:
-    """Whether a queue begins of which Redis knew nothing."""
+    """Whether Redis knew nothing of the queue when it began the epoch."""
     return beginning.last is None and beginning.reason == Began.CREATED
 
 
@@ -157,7 +157,7 @@ def _compare(
 
 
 def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
-    """The last entry that Redis had before the first that SQL has, as that tells it."""
+    """Return the last entry that Redis had before the first that SQL has, as the first one names it."""
     row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
     if row is None:
         return None
@@ -169,7 +169,7 @@ def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
 def _rows_of(
     connection: Connection, queue: str, entries: Sequence[RawEntry]
 ) -> dict[OutboxId, list[EventRow]]:
-    """What SQL has of entries, newest first."""
+    """Return the rows that SQL has of entries, newest first."""
     found: dict[OutboxId, list[EventRow]] = {}
     if not entries:
         return found
@@ -186,7 +186,7 @@ def _rows_of(
 _OF_ENTRY: Final = tuple(
     EVENT_COLUMNS.index(name) for name in ("ordinal", "type", "at_ms", "job_id", "worker", "detail")
 )
-"""What the entry alone says; the task, and the claim that it ends, come from the job."""
+"""The columns that the entry alone fills; the task, and the claim that it ends, come from the job."""
 _TYPE: Final = EVENT_COLUMNS.index("type")
 _DETAIL: Final = EVENT_COLUMNS.index("detail")
 

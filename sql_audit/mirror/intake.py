@@ -101,7 +101,7 @@ def pack_entry(raw: RawFields) -> bytes:
 
 
 def unpack_entry(packed: bytes) -> dict[str, str]:
-    """What :func:`pack_entry` packed."""
+    """Return the fields that :func:`pack_entry` packed."""
     pairs = json.loads(packed)
     text = [
         [base64.b64decode(p).decode("utf-8", "surrogateescape") for p in pair] for pair in pairs
@@ -160,7 +160,7 @@ class _Unchecked(NamedTuple):
 
 
 def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
-    """What :func:`take` makes of each, with the values of all entries of a type checked at once."""
+    """Make an intake of each entry, as :func:`take` does, but check the values of all entries of a type at once."""
     intakes: list[Intake | None] = []
     waiting: dict[str, list[_Unchecked]] = {}
     for index, (entry_id, raw) in enumerate(entries):

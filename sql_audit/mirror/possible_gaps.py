@@ -1,6 +1,6 @@
-"""What SQL may have missed of a job: behind an event of it lies a gap, or an entry in quarantine that names it.
+"""Events of a job that SQL may lack: after an event of it lies a gap, or an entry in quarantine that names it.
 
-That Redis lacks such a job does not show that it was lost, since it may have run to its end there; and that Redis tells
+That Redis lacks such a job does not show that it was lost, since it may have run to its end there; and that Redis has
 another end of it than SQL shows no lie, since another job may have had its id there.
 """
 

@@ -1,7 +1,7 @@
-"""What a batch is made of: how much is read from Redis at a time, and how it is taken in.
+"""The reading of batches: how much is read from Redis at a time, and how it is taken in.
 
-While there is more than one batch to come, the one after is read and decoded while SQL works on this one. What was
-read so is used only if the cursor then stands where it was read from, and is otherwise read again.
+While there is more than one batch to come, the one after is read and decoded while SQL works on this one. That batch is
+used only if the cursor is then where the read began; otherwise it is read again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sql_audit.store.connection.driver_errors import describe_error
 logger = logging.getLogger("rq_core.audit")
 
 SWITCHED_OFF: Final = '["audit","on","off"]'
-"""What the last event of a log says that was switched off."""
+"""The values of the last event of a log that was switched off."""
 
 _STRAY: Final = "its outbox has the entry {}, whose number no script begins with and SQL may not be able to keep"
 
@@ -53,16 +53,17 @@ class Taken(NamedTuple):
     completes_baseline: bool
     """Whether the last ends a complete baseline."""
     last: Anchor | None
-    """The last, after which the next batch is read; None if there is none."""
+    """The last entry, after which the next batch is read; None without an entry."""
 
 
 class Tail(NamedTuple):
-    """What Redis has from the cursor on, up to about a batch."""
+    """The entries of Redis from the cursor on, up to about a batch."""
 
     anchor: Anchor | None
     """After what it was read; None: from the beginning."""
     entries: list[RawEntry]
-    """What follows the anchor. If that is not there, or not what it was: all there is from its number on."""
+    """The entries after the anchor. If Redis lacks the anchor, or has another entry there: all entries from its number
+    on."""
     detached: bool = False
     """The anchor is not there, or not what it was: that numbers go on proves nothing."""
     whole: bool = True
@@ -86,7 +87,7 @@ class Reader:
         """Entries that SQL refused alone, and what it said, each time."""
 
     def read_after(self, anchor: Anchor | None) -> Tail:
-        """What follows the anchor, compared with what Redis has under its number."""
+        """Return the entries after the anchor, which is compared with the entry that Redis has under its number."""
         if anchor is None:
             entries = self.read_from(None)
             return Tail(None, entries, whole=contiguous(at for at, _ in entries))
@@ -159,7 +160,7 @@ class Reader:
         return entries, False
 
     def read_ahead(self, anchor: Anchor) -> Tail | None:
-        """What follows the anchor, read and taken in.
+        """Read the entries after the anchor, and take them in.
 
         None if Redis has none yet, or not the anchor any more: the next turn looks again.
         """

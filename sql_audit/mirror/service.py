@@ -3,7 +3,7 @@
     run(source, "audit.db", stop=threading.Event(), once=True)
 
 It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and
-goes on. When it is told to stop it first mirrors what is there.
+goes on. Before it stops it mirrors what is there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _OFF: Final = "off"
 
 @dataclass(slots=True)
 class Mirrored:
-    """What a run has done."""
+    """The work that a run has done."""
 
     entries: int = 0
     events: int = 0
@@ -77,9 +77,9 @@ class _Queue:
     idle: bool = False
     """Nothing was new in its last turn."""
     held_since: float | None = None
-    """Since when every turn found another mirror working on it."""
+    """The time (monotonic, s) since which every turn found another mirror working on it."""
     is_told: bool = False
-    """It was said that the queue is mirrored: after the first turn that Redis and SQL let be."""
+    """Whether the log says that the queue is mirrored: after the first turn in which Redis and SQL answered."""
     error: str | None = None
     is_silent: bool = False
     """Its server did not answer in its last turn, or in that of another queue that is there."""
@@ -113,7 +113,7 @@ class Service:
     _listed: float = float("-inf")
     _partitions_due: float = float("-inf")
     _partitions_left: dict[str, str] = field(default_factory=dict)
-    """Months without a partition, and why, as it was told last."""
+    """Months without a partition, and why, as they were logged last."""
     _lag_told: float = float("-inf")
     _redis_error: str | None = None
     _redis_backoff_s: float = BACKOFF_S
@@ -154,7 +154,7 @@ class Service:
 
     def _drain(self) -> None:
         deadline = time.monotonic() + DRAIN_S
-        # A mirror that is told to stop while it starts knows no queue yet.
+        # A mirror that is stopped while it starts knows no queue yet.
         self._find_queues(raise_errors=False)
         for queue in self._queues.values():
             # One whose server was away may be there again: a stop does not wait for its next try.
@@ -314,7 +314,7 @@ class Service:
                 continue
             try:
                 behind = self.source.counts(name).backlog
-            except Exception:  # noqa: BLE001 - what Redis does not answer is told elsewhere
+            except Exception:  # noqa: BLE001 - that Redis does not answer is logged elsewhere
                 return
             if behind >= LAG_TOLD:
                 logger.warning("queue %s: %d events behind", name, behind)
@@ -360,7 +360,7 @@ class Service:
             self._redis_error = text
 
     def _wait(self, stop: threading.Event) -> None:
-        """Until there is news, a queue may be tried again, or a second is over."""
+        """Wait until there is news, a queue may be tried again, or a second is over."""
         now = time.monotonic()
         later = [q.not_before - now for q in self._queues.values() if q.not_before > now]
         wait_s = max(0.01, min([WAIT_S, *later]))
@@ -394,7 +394,7 @@ def run_mirror(
     made: Sequence[str] = (),
 ) -> Mirrored:
     """Mirror the queues of a server into an audit database until ``stop`` is set; ``once``: until
-    all is there. ``made`` are queues that were made just now, and of which nothing is known.
+    all is there. ``made`` are queues that were made just now, whose past is not known.
 
     ``queues`` None: all that exist, new ones too. A database without tables gets them. Raises
     AuditError at the start if the database cannot be used, and, when Redis answers, SourceDiffers if

@@ -1,9 +1,9 @@
 """Where the queues of a log come from: a prefix of one Redis, and no other.
 
-A second Redis, or a second prefix, with the same audit database looks like a Redis that has lost the first one's
-queues and jobs. So each queue has a *source*: its prefix, and a stamp, a random mark in the queue's ``meta`` in Redis,
-of which SQL keeps a copy. The stamp lives and is restored with the queue: a promoted replica has it, a snapshot brings
-it back, and each shard of a cluster keeps those of its own queues.
+A second Redis, or a second prefix, with the same audit database looks like a Redis that has lost the first one's queues
+and jobs. So each queue has a *source*: its prefix, and a stamp, a random mark in the queue's ``meta`` in Redis. SQL
+keeps a copy of it. The stamp lives and is restored with the queue: a promoted replica has it, a snapshot brings it
+back, and each shard of a cluster keeps those of its own queues.
 
 :func:`check_source` recognises a Redis by any stamp that it shares with SQL; queues that it lacks are lost. An empty
 Redis has no stamp: :func:`check_source` cannot see whether it has lost everything or is another one. A mirror that
@@ -46,11 +46,11 @@ class _Seen(NamedTuple):
     """The queues of a Redis."""
 
     stamps: dict[str, str]
-    """Of those that are there, by name; empty: it has none."""
+    """The stamps of its queues, by name; an empty text: the queue has no stamp."""
     holders: dict[str, str]
     """The ids of the audit databases that mirror them, by name; one that none mirrors has no entry."""
     hidden: dict[str, RqCoreError]
-    """Those that cannot be looked at, and why: a shard that is down, a right that is missing."""
+    """Queues that cannot be read, and why: a shard that is down, a right that is missing."""
 
 
 def check_source(

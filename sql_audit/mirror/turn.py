@@ -59,7 +59,7 @@ STEPS: Final = (
     "attached", "read", "locked", "compared", "forgotten", "events", "projected", "chained",
     "advanced", "committed", "trimmed",
 )  # fmt: skip
-"""The steps of a turn, in order; ``on_step`` is told each one when it is done."""
+"""The steps of a turn, in order; ``on_step`` is called with each one when it is done."""
 
 FINISH_TRIES: Final = 20
 """How often the end of a log that was switched off is tried, if another mirror has the queue."""
@@ -68,7 +68,7 @@ FINISH_PAUSE_S: Final = 0.05
 
 
 class TurnOutcome(StrEnum):
-    """What a turn came to."""
+    """The result of a turn."""
 
     MIRRORED = "mirrored"
     IDLE = "idle"
@@ -84,7 +84,7 @@ class TurnOutcome(StrEnum):
 
 
 class Turn(NamedTuple):
-    """What a turn came to, and how much it mirrored."""
+    """The result of a turn, and how much it mirrored."""
 
     outcome: TurnOutcome
     entries: int = 0
@@ -120,11 +120,12 @@ class Mirror:
         self._ahead: BackgroundCall[Tail | None] | None = None
         """The next batch, as it is being read while this one is written."""
         self._stamp: str | None = None
-        """The queue's stamp, as it was when Redis was last told."""
+        """The queue's stamp, as it was last written to Redis."""
         self._attached_in: int | None = None
-        """The epoch of the cursor when Redis was last told that this database mirrors the queue."""
+        """The epoch of the cursor when this database was last written to Redis as the one that mirrors the queue."""
         self._trims = True
-        """Whether Redis is told to forget what SQL has. It refuses that once the log is switched off."""
+        """Whether the mirror trims the entries that SQL has out of Redis, which refuses it once the log is switched
+        off."""
         self._restated_from = 0
         """Redis is known to have an epoch from here on that begins with a baseline."""
 
@@ -247,7 +248,7 @@ class Mirror:
 
     def attach(self, known: int = 0, *, wait: bool = False) -> None:
         """Tell Redis that this database mirrors the queue, and from which epoch on it must go on: the cursor's, and
-        ``known`` or a later one. Make the queue's cursor if there is none.
+        ``known`` or a later one. Make the queue's cursor if it is missing.
 
         Redis and SQL keep the same stamp of the queue then (:mod:`sql_audit.mirror.source_registry`). Raises
         rq_core.errors.AuditElsewhere if another database mirrors the queue, SourceDiffers if SQL has it from
@@ -301,7 +302,7 @@ class Mirror:
         is_ours = not self._trims or (cursor.prefix, cursor.stamp) == here
         if not is_ours or (anchor is not None and anchor.at.epoch != self._attached_in):
             # The epoch was committed here or by another mirror, and Redis, which may have forgotten who
-            # mirrors the queue, could not be told. Trims would be refused for ever. Or the queue has another source.
+            # mirrors the queue, did not answer. Trims would be refused for ever. Or the queue has another source.
             self.attach()
             cursor.prefix, cursor.stamp = self.source.prefix, self._stamp
         tail = self._take_ahead(anchor) or self._reader.read_after(anchor)
@@ -314,7 +315,7 @@ class Mirror:
         return cursor, tail
 
     def _take_ahead(self, anchor: Anchor | None) -> Tail | None:
-        """What was read while the last batch was written, if it was read after this entry."""
+        """Return the entries that were read while the last batch was written, if they follow this anchor."""
         beside, self._ahead = self._ahead, None
         if beside is None:
             return None

@@ -1,5 +1,5 @@
-"""Whether a queue's events are those that its batches committed, with what the mirror found out and prunes recorded
-besides, and its cursor stands where the last batch ends (I7)."""
+"""The check that a queue's events are those that its batches committed, together with the rows of the mirror and of
+prunes, and that its cursor is at the end of the last batch (I7)."""
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
 
@@ -139,7 +139,7 @@ class BatchProof:
             self._violated(at, 0, at_ms, "cursor", says)
 
         if beyond is not None:
-            says = f"the cursor stands at {end}, and there are events after it"
+            says = f"the cursor is at {end}, and there are events after it"
             wrong(OutboxId(beyond.epoch, beyond.seq), says)
         if (self.number, self.head) != (cursor.batch, cursor.head):
             wrong(end, f"the chain ends with batch {self.number}, the cursor counts {cursor.batch}")
@@ -157,7 +157,7 @@ class BatchProof:
             wrong(end, says)
 
     def _cursor_as_made(self, connection: Connection, batch: int) -> dict[str, Any]:
-        """What columns of the cursor hold by the batches."""
+        """Return the values that columns of the cursor must have by the batches."""
         if self._last is None:
             return {}
         last, upto = self._last, {"queue": self.queue, "batch": batch}

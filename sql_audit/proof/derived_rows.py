@@ -112,7 +112,7 @@ class _Plan(NamedTuple):
 _OF_EVENT: Final = {name: EVENT_COLUMNS.index(name) for name in ("task", "claim", "worker")}
 """Columns of an event."""
 _TAKEN_OF_ROW: Final = ("task", "claim")
-"""What an event says of the job in columns of its own, and not in its detail."""
+"""The fields of the job that an event has in columns of its own, and not in its detail."""
 _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECTS.items()}
 _CLEARED: Final = {
     str(event): [_PLACES[name] for name in names] for event, names in CLEARS.items() if names
@@ -155,7 +155,7 @@ class Derived:
         """The entry that its row in SQL names as its last, if that was looked at."""
 
     def column(self, name: str) -> Any:
-        """What a column of its row holds."""
+        """Return the value of a column of its row."""
         return self.row[_PLACES[name]]
 
     def packed(self) -> bytes:
@@ -166,7 +166,7 @@ class Derived:
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Derived:
-        """What :meth:`packed` packed."""
+        """Return the rows that :meth:`packed` packed."""
         found = cls.__new__(cls)
         facts = marshal.loads(packed)  # noqa: S302 - what packed() made, in this process
         found.row, found.attempts, found.last, found.ordinal, found.at_ms, found.named = facts
@@ -285,7 +285,7 @@ class Derived:
         return attempt
 
     def _unknown_claim(self, fence: str) -> list[Any]:
-        """The row of a claim of which nothing else is known."""
+        """Return the row of a claim whose beginning is not in the log."""
         attempt: list[Any] = [None] * len(ATTEMPT_COLUMNS)
         attempt[:3] = self.row[_ID], self.row[_QUEUE], fence
         attempt[_A["task"]] = self.row[_TASK]

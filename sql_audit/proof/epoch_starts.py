@@ -27,7 +27,8 @@ def reasons_of_next(beginnings: Sequence[EpochStart]) -> dict[int, str]:
 
 
 def orphaned_by(beginnings: Sequence[EpochStart]) -> list[tuple[OutboxId, OutboxId]]:
-    """What later epochs say that Redis forgot, in order: after the first number, before the second."""
+    """Return the ranges of entries that Redis forgot by the starts of later epochs, in order: after the first number,
+    before the second."""
     found: list[tuple[OutboxId, OutboxId]] = []
     for beginning in reversed(beginnings):
         start = OutboxId(beginning.epoch, 0)

@@ -57,7 +57,7 @@ LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER 
 
 
 def tables_by_queue(connection: Connection) -> dict[str, list[str]]:
-    """The queues of which any table has rows, each with these tables."""
+    """Return the queues with rows in any table, each with these tables."""
     found: dict[str, list[str]] = {}
     for table in metadata.sorted_tables:
         if "queue" in table.columns:

@@ -1,5 +1,5 @@
-"""What a check has proven, written down in ``mirror_proof`` for people and metrics. Nothing else goes by it: a
-verifier could add a false row."""
+"""The record of a check in ``mirror_proof``, for people and metrics. Nothing else relies on it: a verifier could add a
+false row."""
 
 from __future__ import annotations
 

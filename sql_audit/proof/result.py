@@ -1,4 +1,4 @@
-"""What ``audit verify`` found: a verdict for all, and for each queue its violations, notes and counts."""
+"""The result of ``audit verify``: a verdict for all, and for each queue its violations, notes and counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNDER_WAY: Final = "a prune up to here is under way, or was interrupted: run it 
 
 
 class LogVerdict(StrEnum):
-    """What a check came to. The exit status is its place here: 0, 1, 2."""
+    """The verdict of a check. The exit status is its place here: 0, 1, 2."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -27,7 +27,7 @@ class LogVerdict(StrEnum):
 
 
 class LogCut(NamedTuple):
-    """Where a queue's log was cut: what is older was removed but for what was to be kept."""
+    """The cut of a queue's log by its last prune. Up to there only the jobs that the prune kept are left."""
 
     epoch: int
     number: int
@@ -49,7 +49,7 @@ class LogCut(NamedTuple):
 
 @dataclass(slots=True)
 class QueueResult:
-    """What was found about one queue."""
+    """The findings about one queue."""
 
     queue: str
     epoch: int | None
@@ -66,18 +66,18 @@ class QueueResult:
     orphans: int = 0
     """Events that Redis forgot and SQL has; they are not part of the history that went on."""
     losses: list[Loss] = field(default_factory=list)
-    """What Redis forgot, by the beginnings of the epochs with which it went on."""
+    """Losses of Redis, by the beginnings of the epochs with which it went on."""
     set_back: list[SetBack] = field(default_factory=list)
     """Where Redis' clock went back, the first ones."""
     restated: int = 0
-    """Baseline events that told another story than the log: repairs."""
+    """Baseline events that differ from the log: repairs."""
     pruned: LogCut | None = None
     """Where the log was cut."""
     counts: dict[str, int] = field(default_factory=dict)
     """Violations by invariant, those not listed included."""
     violations: list[Violation] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    """Why something cannot be told."""
+    """Reasons why something is unknown."""
 
     @property
     def verdict(self) -> LogVerdict:
@@ -103,7 +103,7 @@ class QueueResult:
 
 @dataclass(slots=True)
 class VerifyResult:
-    """What was found about all of them."""
+    """The findings about all queues."""
 
     queues: dict[str, QueueResult] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)

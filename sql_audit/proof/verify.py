@@ -44,7 +44,7 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.times import readable
 
 LOOKS: Final = 3
-"""How often a log is read again that was pruned, or of which Redis forgot something, while it was read."""
+"""How often a log is read again if it was pruned, or Redis lost entries of it, while it was read."""
 ROWS_NAMED: Final = 20
 """How many wrong rows are named; the others are counted."""
 
@@ -74,8 +74,8 @@ def verify(
     """Check the log of one queue, of several, or of all.
 
     ``since_ms``: violations of events before that time are not reported; they are replayed all the
-    same. ``heads``: heads of a chain that were kept elsewhere, each of which must be found.
-    ``on_progress`` is told the queue, the events checked and how many there are.
+    same. ``heads``: heads of chains that were kept elsewhere; each must be found.
+    ``on_progress`` is called with the queue, the number of events checked and the number of all.
     """
     result = VerifyResult()
     missing = set(heads)
@@ -197,7 +197,7 @@ class _Check:
         self.rows.feed(events)
 
     def _check_epochs(self, connection: Connection) -> None:
-        """Whether mirror_epoch tells what the events show."""
+        """Report rows of mirror_epoch that the events do not show."""
         if self.conflicts:
             return  # Entries without an event were counted in the numbering.
         for at, at_ms, says in self.epochs.wrong(connection, self.cursor.batch):
@@ -269,7 +269,7 @@ class _Check:
         end = OutboxId(self.cursor.epoch or 0, self.cursor.seq or 0)
         for minute_ms, says in wrong:
             if self.replay.notes:
-                # What ended a claim may be among what the log does not know, and be told twice.
+                # The end of a claim may be among what the log does not know, and be counted twice.
                 self.replay.notes.append(Note(end, minute_ms, says))
                 continue
             found = "I8", self.queue, *end, 0, minute_ms, "claim_minute", None, None, None, says

@@ -19,7 +19,7 @@ VALUE_MAX: Final = 100
 
 
 def last_events(engine: Engine, queues: Iterable[str], lines: int) -> Found[LoggedEvent]:
-    """The last events of each of these queues, so many each, by when they happened."""
+    """Return the last ``lines`` events of each of these queues, in the order in which they happened."""
     found = [event for queue in queues for event in queue_tail(engine, queue, lines)]
     return Found(sorted(found, key=lambda event: (event.at_ms, event.queue, event.place)))
 

@@ -53,7 +53,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PrunedTo:
-    """Where a queue's log was cut by its last prune. What ended up to there may have been removed."""
+    """The cut of a queue's log by its last prune. Jobs that had ended by then may have been removed."""
 
     queue: str
     epoch: int
@@ -85,11 +85,11 @@ class LoggedEvent:
     job_id: str | None
     claim: int | None
     worker: str | None
-    """Who made the call: a worker, a producer or a person."""
+    """The maker of the call: a worker, a producer or an operator."""
     task: str | None
     detail: dict[str, Any]
     orphaned: bool = False
-    """Redis forgot it: it is no part of the history that went on. (Told by :func:`history`.)"""
+    """Whether Redis forgot it: it is no part of the history that went on. (Only :func:`history` sets this.)"""
 
     @property
     def number(self) -> str:
@@ -98,7 +98,7 @@ class LoggedEvent:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it stands in its queue's log."""
+        """Its place in the queue's log."""
         return self.epoch, self.seq, self.ordinal
 
 
@@ -110,7 +110,7 @@ def under(scopes: Any) -> str:
             words.append(f"{scope} ≤ {limit[0]} per {limit[1] / 1000:g} s")
         else:
             cap = limit[0] if limit else None
-            words.append(f"{scope} ≤ {'any' if cap is None else cap}")
+            words.append(f"{scope} ≤ {cap if cap is not None else 'any'}")
     return ", ".join(words)
 
 
@@ -190,7 +190,7 @@ def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
 
 
 def unknown(connection: Connection, job_id: str, queue: str | None) -> HistoryUnknown:
-    """The error for a job of which the log says nothing: it was never there, or is no more."""
+    """Make the error for a job without events in the log: it never existed, or was pruned."""
     where = "" if queue is None else f" in queue {queue!r}"
     cuts = "; ".join(cut.says for cut in pruned_to(connection, queue))
     return HistoryUnknown(job_id=job_id, where=where, pruned=f". But {cuts}" if cuts else "")
@@ -203,7 +203,7 @@ def _event(row: Row[Any]) -> LoggedEvent:
 
 
 def history(engine: Engine, job_id: str, queue: str | None = None) -> list[LoggedEvent]:
-    """Every event of a job, oldest first. Raises HistoryUnknown if there is none."""
+    """Return every event of a job, oldest first. Raises HistoryUnknown if the log has no event of it."""
     with engine.connect() as connection:
         rows = connection.execute(_HISTORY, {"job_id": job_id, "queue": queue}).all()
         orphaned = {name: orphans.ranges(connection, name) for name in {row.queue for row in rows}}
@@ -235,8 +235,8 @@ def after(
 def follow(
     engine: Engine, queue: str | None, last: dict[str, tuple[int, int, int]]
 ) -> Iterator[list[LoggedEvent]]:
-    """What comes after the places in ``last``, by queue, for ever: again and again what is new, at most a thousand
-    events of each queue; also of queues that are new, from their beginning (of ``queue`` alone, if it is given).
+    """Yield the events after the places in ``last``, which are by queue, for ever: at each step the new ones, at most a
+    thousand of each queue. New queues are read from their beginning. With ``queue``, only this queue is read.
     """
     places = dict(last)
     while True:
@@ -258,7 +258,7 @@ def audit_id(database: Database) -> str:
 def history_of(url: str, job_id: str, queue: str | None) -> list[LoggedEvent]:
     """A job's events, oldest first, from the database at ``url``, as handles ask for them; None: of all queues.
 
-    There are none while the mirror is behind the job, nor after a prune removed it: see :func:`unknown`. Raises
+    The list is empty while the mirror is behind the job, and after a prune removed it: see :func:`unknown`. Raises
     AuditError if the database does not answer, or has no log.
     """
     database = Database(url)

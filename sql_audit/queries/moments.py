@@ -72,7 +72,7 @@ _SCHEDULED: Final = text(
     " job_attempt a WHERE a.job_id = now.job_id AND a.queue = now.queue"
     " AND (a.ended_at_ms > :at OR a.ended_at_ms IS NULL))"
 )
-"""Of the jobs that are scheduled, those that were already."""
+"""The number of jobs that were scheduled then and still are."""
 _PLACES: Final = text(
     "SELECT job_id, lane, priority FROM job WHERE queue = :queue AND job_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
@@ -120,16 +120,16 @@ class Moment:
     waiting: list[Waiting]
     """The first LISTED_MAX."""
     waiting_count: int = 0
-    """How many waited; with ``more_waited`` at least so many."""
+    """The number of jobs that waited; with ``more_waited`` there were more."""
     more_waited: bool = False
     scheduled_count: int = 0
-    """How many jobs of those that are still scheduled were so then; COUNTED_MAX stands for more as well."""
+    """The number of jobs that were scheduled then and still are; COUNTED_MAX means that number or more."""
     more_ran: bool = False
     """Whether more ran than ``running`` has."""
     pruned: PrunedTo | None = None
-    """If others may have run or waited that were pruned since."""
+    """The prune that may have removed other jobs that ran or waited then, or None."""
     caveats: tuple[str, ...] = ()
-    """Why there may have been more, in words, if it was not pruned."""
+    """Other reasons why there may have been more, in words."""
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
@@ -145,7 +145,7 @@ class Moment:
 
 
 def at(engine: Engine, queue: str, at_ms: int) -> Moment:
-    """What was running and waiting in a queue at a time (Unix ms)."""
+    """Return the claims in force and the jobs that waited in a queue at a time (Unix ms)."""
     of = {"queue": queue, "at": at_ms, "most": COUNTED_MAX + 1}
     with engine.connect() as connection:
         ran = connection.execute(_RUNNING, of).all()
@@ -196,7 +196,7 @@ def _placed(connection: Connection, queue: str, waited: Sequence[Row[Any]]) -> l
 def _caveats(
     connection: Connection, queue: str, at_ms: int, pruned: PrunedTo | None
 ) -> Iterator[str]:
-    """What to say of a moment before the first event of a queue, after the last, or before jobs were put back."""
+    """Yield warnings about a moment before the first event of a queue, after the last, or before jobs were put back."""
     first = connection.execute(_FIRST, {"queue": queue}).scalar_one_or_none()
     last = connection.execute(_LAST, {"queue": queue}).scalar_one_or_none()
     if first is None or last is None:
@@ -210,5 +210,5 @@ def _caveats(
     if forgot is not None:
         yield (
             f"Redis forgot jobs of queue {queue} at {readable(forgot)}: of those that were put back or enqueued again "
-            "since, audit history tells whether they waited"
+            "since, audit history shows whether they waited"
         )

@@ -1,4 +1,4 @@
-"""What metrics and viewers ask of the log, again and again: how far it goes, and how many claims ended how.
+"""The numbers that metrics and viewers read from the log again and again: watermarks, and claims by outcome.
 
 Each look costs a few statements on small tables and the last minutes of ``claim_minute``. That table is summed once
 and then only read where it can still grow; it is summed again when history was changed, and every few hours.
@@ -92,17 +92,18 @@ class MetricsReader:
         self._lock = threading.Lock()
         self._checked = False
         self._history: object = None
-        """What all sums were made of: the last loss and the last epoch."""
+        """The last loss and the last epoch when the sums were made."""
         self._sum_at = 0.0
         self._counted: dict[str, _Counted] = {}
         """By queue."""
         self._forgotten: dict[Key, Sums] = {}
         self._shown: dict[Key, Sums] = {}
         self._lifted: dict[Key, Sums] = {}
-        """What is added to the sums so that none falls: what they lost since this reader was made."""
+        """Amounts that are added to the sums so that none falls: the claims that losses removed since this reader was
+        made."""
 
     def mirrored(self, client: Client) -> list[str]:
-        """Return the queues of which the log is to go on that come from this client's Redis. Raises as ``look`` does,
+        """Return the queues of this client's Redis whose log must go on. Raises as ``look`` does,
         and SourceDiffers if the log has those of another Redis."""
 
         def ask(connection: Connection) -> list[str]:
@@ -112,7 +113,7 @@ class MetricsReader:
         return self._ask(ask)
 
     def look(self) -> LogOverview:
-        """How the log stands. Raises AuditError if the database does not answer, or has another schema."""
+        """Return the state of the log. Raises AuditError if the database does not answer, or has another schema."""
         return self._ask(self._read)
 
     def _ask(self, question: Callable[[Connection], T]) -> T:

@@ -21,8 +21,8 @@ from sql_audit.queries.history import OF_QUEUE, Watermark, marks_of
 SLOWEST: Final = 5
 """How many of the slowest jobs a report names."""
 RATED_MS_MIN: Final = 1_000
-"""The shortest stretch of time of which a report says a rate: one job that ended within a millisecond is no 1,000 jobs
-per second."""
+"""The shortest time (ms) for which a report has a rate: one job that ended within a millisecond is no 1,000 jobs per
+second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class SlowJob:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of the jobs of one queue, or of all."""
+    """The jobs of one queue, or of all, and how they ended."""
 
     tasks: list[TaskReport]
     slowest: list[SlowJob]
@@ -162,7 +162,7 @@ _SLOWEST = text(
 
 
 def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> Report:
-    """What became of the jobs, per queue and task. ``queue`` None: of all queues."""
+    """Return how the jobs ended, per queue and task. ``queue`` None: of all queues."""
     of_queue = {"queue": queue}
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
@@ -188,7 +188,7 @@ def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> 
 _COUNTS: Final = (
     "jobs", "succeeded", "claims", "retries", "lease_expired", "rolled_back", "dead", "cancelled", "discarded",
 )  # fmt: skip
-"""What a report counts, in the order of TaskReport."""
+"""The counts of a report, in the order of TaskReport."""
 
 
 def task_report(queue: str, row: Mapping[Any, Any], waited: _ByTask, ran: _ByTask) -> TaskReport:
@@ -201,7 +201,8 @@ def task_report(queue: str, row: Mapping[Any, Any], waited: _ByTask, ran: _ByTas
 
 
 def _throughput_of(row: Mapping[Any, Any]) -> float | None:
-    """Successes per second between the two times of a row; None if there are none, or the stretch is too short."""
+    """Return the successes per second between the two times of a row; None without a success or a time, or if the time
+    between them is too short."""
     if not row["succeeded"] or row["first_ms"] is None or row["last_ms"] is None:
         return None
     stretch_ms = int(row["last_ms"] - row["first_ms"])

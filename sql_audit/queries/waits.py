@@ -93,8 +93,8 @@ class JobWait:
     held_back_by: str | None
     """The scope that was full, or spent, for most of it; None: none was."""
     judged_from_ms: int | None = None
-    """If so many claims began meanwhile that only the last were looked at: from when on. Counts are then at least so
-    many, and times those from then on."""
+    """If only the last of the claims that began meanwhile were read: the time from which on they are all. Counts are
+    then minimums, and durations begin at this time."""
     ended: str | None = None
     """Without a claim, how it ended all the same: ``cancelled``, ``lost`` or ``gone``, the last two with Redis'
     memory of the job."""
@@ -121,7 +121,7 @@ class Why:
 
 
 def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
-    """What a job waited for, in each queue that knows it. Raises HistoryUnknown if none does."""
+    """Return the waits of a job, in each queue that has it. Raises HistoryUnknown if no queue has it."""
     found = []
     with engine.connect() as connection:
         rows = connection.execute(_JOB, {"job_id": job_id, "queue": queue}).all()

@@ -1,6 +1,6 @@
-"""What became of the jobs within a stretch of time: the report of the claims that ended in it.
+"""The report of a stretch of time: the claims that ended in it, and the jobs that were cancelled or discarded in it.
 
-It reads by index what ended then, however long the log is (:mod:`sql_audit.store.schema.duration_classes`).
+It reads them by index, however long the log is (:mod:`sql_audit.store.schema.duration_classes`).
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -83,9 +83,10 @@ def report_within(
     since_ms: int = 0,
     until_ms: int = END_OF_TIME_MS,
 ) -> Report:
-    """What ended from ``since_ms`` on and before ``until_ms`` (Unix ms), per queue and task. ``queue`` None: of all.
+    """Report the claims and jobs that ended from ``since_ms`` on and before ``until_ms`` (Unix ms), per queue and task.
+    ``queue`` None: of all.
 
-    ``jobs`` are those that ended, or of which a claim ended, then; ``events`` is left at 0.
+    ``jobs`` counts the jobs that ended then, or had a claim that ended then; ``events`` is left at 0.
     """
     tasks: list[TaskReport] = []
     slow: list[SlowJob] = []

@@ -1,7 +1,7 @@
-"""Where a queue's log has a gap: what happened to a job there, SQL was never told.
+"""The gaps of a queue's log: SQL lacks the events in a gap.
 
-A job of which nothing was told since may have ended in the gap. Only the baseline that Redis sends after it makes known
-again which jobs there are.
+A job without an event since then may have ended in the gap. Only the baseline that Redis sends after it shows again
+which jobs are alive.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound

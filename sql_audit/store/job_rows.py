@@ -1,7 +1,7 @@
 """One row of ``job`` and one of ``job_attempt``, while a fold works on them.
 
 Each *is* its row: a list in the order of the table's columns, so that nothing has to be gathered when it is written.
-Its columns have names besides. Where every event passes, the place of a column is quicker than its name.
+Its columns also have names. In code that every event runs, the place of a column is quicker than its name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class JobRow(list[Any]):
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> JobRow:
-        """The row of a job of which nothing was told yet."""
+        """Make the row of a job without an event."""
         job = cls([None] * len(JOB_COLUMNS))
         job.job_id, job.queue, job.state, job.complete = job_id, queue, GONE, 0
         job.claims = job.failures = job.losses = job.unknown = 0
@@ -67,7 +67,7 @@ class Attempt(list[Any]):
 
     @classmethod
     def new(cls, job: JobRow, fence: str, claim: int | None) -> Attempt:
-        """The row of a job's claim of which nothing else is known."""
+        """Make the row of a job's claim. Its times, its worker and its outcome are not known yet."""
         attempt = cls([None] * len(ATTEMPT_COLUMNS))
         attempt.job_id, attempt.queue, attempt.task = job.job_id, job.queue, job.task
         attempt.fence, attempt.claim = fence, claim

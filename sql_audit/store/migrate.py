@@ -81,7 +81,7 @@ def found(connection: Connection) -> str | None:
 
 
 def upgrade_schema(url: str | Database) -> str:
-    """Bring a database to this release's schema, and create it if there is none. Returns the version
+    """Bring a database to this release's schema, and create it if the database is empty. Returns the version
     that it has now.
 
     Raises AuditUnavailable, AuditRefused, SchemaAhead or SchemaForeign.

@@ -29,7 +29,7 @@ MOVED_MAX: Final = 200_000
 """Most rows of the default partition that a mirror moves; the log cannot be read for these seconds."""
 
 CHECK_VIOLATION: Final = "23514"
-"""The default partition has events of the month that is to be made."""
+"""The default partition has events of the month whose partition is being created."""
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 _NOT_FOR_LONG: Final = text("SET LOCAL lock_timeout = '2s'")
@@ -97,7 +97,7 @@ def create_partition(connection: Connection, month: Month) -> None:
 
 
 class Ahead(NamedTuple):
-    """What came of making months ahead."""
+    """The result of creating future partitions."""
 
     made: list[Month]
     left: dict[Month, str]

@@ -1,4 +1,4 @@
-"""What the log says of a job that Redis lacks: whether it is lost, and whether it can be put back."""
+"""Whether a job that Redis lacks is lost, and whether it can be put back: by the events of the log."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class LostJob:
 
 @dataclass(slots=True)
 class JobLog:
-    """What the events of a job say besides where they leave it."""
+    """The facts in a job's events that its row does not have."""
 
     specs: dict[str, str] = field(default_factory=dict)
     """The job's JSON by the digest of its arguments: an id may have been used twice."""
     fence: str | None = None
     """Its last claim."""
     refused: str | None = None
-    """What the worker that had that claim presented, when Redis had lost the job."""
+    """The outcome that the worker of that claim reported, when Redis had lost the job."""
     end: tuple[str, OutboxId] | None = None
-    """What ended it in what Redis forgot."""
+    """The event that ended it, and its entry, if Redis forgot the end."""
     end_ms: int | None = None
-    """When that was (Unix ms)."""
+    """The time of that end (Unix ms)."""
 
 
 def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, JobLog]:
@@ -83,7 +83,8 @@ def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dic
 def judge_lost(
     job: JobRow, told: JobLog, was: str | None, uncertain: str | None, *, missing: bool
 ) -> tuple[LostJob, Restoration | None]:
-    """Whether a job is put back, and how; if it had ended, and its id is remembered, what makes Redis remember that."""
+    """Decide whether a job is put back. Returns also the restoration: of the job, or of its id if it had ended and
+    Redis must remember the id."""
     finished = None if told.end is None else told.end[0]
     spec = told.specs.get(job.digest or "")
     over = unknown = None

@@ -1,4 +1,4 @@
-"""What a prune would remove: how long jobs are kept, and up to where each queue's log can be cut.
+"""The plan of a prune: how long jobs are kept, and up to which entry each queue's log can be cut.
 
 plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)
 """
@@ -25,8 +25,8 @@ OUTCOMES: Final = {
     for state in JOB_STATES
     if state not in {str(live) for live in State}
 }
-"""What may be kept for a time of its own, and the state of such jobs. A dead job that Redis still
-has is alive: it may be put back."""
+"""Outcomes that may be kept for a time of their own → the state of such jobs. A dead job that Redis still has is alive:
+it may be put back."""
 
 _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch FROM mirror_cursor "
@@ -70,7 +70,8 @@ class Rules:
 
 
 class Cut(NamedTuple):
-    """Up to where a queue's log is to be pruned, and what may leave."""
+    """The cut of a queue's log: the last entry up to which a prune removes jobs, and by state the time before which
+    they ended."""
 
     queue: str
     at: OutboxId
@@ -101,7 +102,7 @@ class Cut(NamedTuple):
 
 
 def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = None) -> list[Cut]:
-    """Where each queue's log is to be cut. Queues in which nothing is old enough are left out."""
+    """Return the cut of each queue's log. Queues without a job that is old enough are left out."""
     with database.readers.connect() as connection:
         cursors = connection.execute(_CURSORS, {"queue": queue}).all()
         cuts = [_cut(connection, cursor, rules, now_ms) for cursor in cursors]

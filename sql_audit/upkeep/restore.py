@@ -3,9 +3,9 @@
     done = restore_jobs(client, database, "mail", by="ada")
 
 A lost job can be put back if the log has its arguments (``audit_payload="full"``). :mod:`sql_audit.upkeep.survey` finds
-the jobs, and only looks. The work is done in calls of a few hundred jobs, each of which happens whole or not at all. If
-a restore was killed, run it again: it does what is left. An *uncertain* job, which may have ended in a gap of the log,
-is put back only with ``accept_gaps``.
+the jobs, and only looks. The work is done in calls of a few hundred jobs; each call happens whole or not at all. If a
+restore was killed, run it again: it does what is left. An *uncertain* job, which may have ended in a gap of the log, is
+put back only with ``accept_gaps``.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from sql_audit.upkeep.lost import LostJob
 from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, revived_jobs
 
 POLL_S: Final = 0.05
-"""How often it is looked whether the mirror has caught up."""
+"""Seconds between two reads of whether the mirror has caught up."""
 ROUNDS_MAX: Final = 10
-"""How often it begins again because another restore is under way."""
+"""How often a restore begins again because another one is under way."""
 WHY: Final = "audit restore"
 
 
 @dataclass(slots=True)
 class Applied:
-    """What :func:`restore_jobs` did."""
+    """The work that :func:`restore_jobs` did, and the jobs that it left."""
 
     restored: int = 0
     removed: int = 0
     remembered: int = 0
     """Ids of jobs that have ended, and that Redis remembers again."""
     named: int = 0
-    """Names of jobs that have ended, and that stand again to their instants."""
+    """Names of jobs that have ended, and that are held again until their instants."""
     over: list[LostJob] = field(default_factory=list)
     """Lost jobs that need no other run. Nothing was done about them."""
     uncertain: list[LostJob] = field(default_factory=list)
@@ -80,7 +80,7 @@ def restore_jobs(
 
     A job that may have ended in a gap of the log is put back only with ``accept_gaps``: it may run a second time.
     A revived job with a claim in force is left to its worker: it may be half-way. ``wait_s`` is how many seconds
-    the mirror may take to catch up. ``on_progress`` is told how many jobs were dealt with, and of how many.
+    the mirror may take to catch up. ``on_progress`` is called with the number of jobs dealt with and the number of all.
     Raises MirrorBehind, RestoredMeanwhile if others go on restoring, and what Redis and SQL raise.
     """
     with database.readers.connect() as connection:

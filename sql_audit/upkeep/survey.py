@@ -61,7 +61,7 @@ _TAKEN_SINCE: Final = text(
     f"AND enqueued_at_ms >= :at AND enqueued_at_ms < :until AND state NOT IN ('{LOST}', '{GONE}') "
     "ORDER BY enqueued_at_ms LIMIT 1"
 )
-"""A job that took the name of a lost one while that would have stood, in the history that went on."""
+"""A job that took the name of a lost one while the lost one would have held it, in the history that went on."""
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
     f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
@@ -78,32 +78,32 @@ class RevivedJob:
     number: str
     """The outbox id of that event's entry."""
     state: str
-    """Where it stands in Redis now."""
+    """Its state in Redis now."""
 
 
 @dataclass(slots=True)
 class Survey:
-    """What :func:`survey` found."""
+    """The findings of :func:`survey`."""
 
     lost: list[LostJob] = field(default_factory=list)
     revived: list[RevivedJob] = field(default_factory=list)
     forgotten: int = 0
-    """Ids that are to be remembered after their jobs' ends, and that Redis has forgotten."""
+    """The number of ids that must be remembered after their jobs' ends, and that Redis has forgotten."""
     names: int = 0
-    """Names that stand to an instant though their jobs have ended, and that Redis has forgotten."""
+    """The number of names that are held until an instant though their jobs have ended, and that Redis has forgotten."""
 
 
 class Differences(NamedTuple):
-    """Where Redis and SQL differ."""
+    """The differences between Redis and SQL."""
 
     missing: list[str]
     """Ids that SQL takes for live or lost, and Redis does not have."""
     revived: dict[str, str]
     """State lines of jobs that have ended by what Redis forgot."""
     windows: list[Restoration]
-    """What makes Redis remember the ids that it has forgotten."""
+    """Restorations of the ids that Redis has forgotten."""
     names: list[Restoration]
-    """What lets the names stand again that it has forgotten."""
+    """Restorations of the names that Redis has forgotten."""
     last: str
     """The last restore."""
 
@@ -150,7 +150,7 @@ def _now_ms(client: Client) -> int:
 
 
 def _windows(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
-    """What makes Redis remember ids of jobs that have ended, of those that it neither remembers nor has alive."""
+    """Return the restorations of ids of ended jobs that Redis neither remembers nor has alive."""
     calls = client.calls
     keys = queue_keys(queue, calls.delivery.prefix)
     with database.readers.connect() as connection:
@@ -166,7 +166,7 @@ def _windows(client: Client, database: Database, queue: str, now_ms: int) -> lis
 
 
 def _names(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
-    """What lets names stand again whose jobs have ended, of those that no job has in Redis."""
+    """Return the restorations of names of ended jobs that no job has in Redis."""
     keys = queue_keys(queue, client.calls.delivery.prefix)
     with database.readers.connect() as connection:
         told = list(names_in_force(connection, queue, now_ms).items())
@@ -185,7 +185,7 @@ def _names(client: Client, database: Database, queue: str, now_ms: int) -> list[
 
 
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Jobs and their state lines in Redis, None for those that it does not have."""
+    """Yield jobs with their state lines in Redis; None for a job that Redis does not have."""
     calls = client.calls
     keys = queue_keys(queue, calls.delivery.prefix)
     for begin in range(0, len(ids), CHUNK):
@@ -197,8 +197,8 @@ def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str
 def lost_jobs(
     database: Database, queue: str, ids: Sequence[str]
 ) -> Iterator[tuple[LostJob, list[Restoration]]]:
-    """The jobs that SQL still takes for live or lost, in order, and what puts each back, or keeps what its end left
-    behind, if anything does."""
+    """Yield the jobs that are still live or lost by SQL, in order; with each the restorations of the job, or of the id
+    and the name that outlive it."""
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
@@ -239,7 +239,8 @@ def _lost_chunk(
 
 
 def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
-    """The job that has taken the name of a lost one since; None if there is none, or the lost one held it no more."""
+    """Return the job that has taken the name of a lost one since, or None; also None if the lost one held it no
+    more."""
     if job.unique_name is None:
         return None
     stands = read_stands(job.name_stands)
@@ -259,8 +260,8 @@ def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
 def revived_jobs(
     database: Database, queue: str, lines: dict[str, str]
 ) -> Iterator[tuple[RevivedJob, Restoration | None]]:
-    """Those of some jobs that had ended, and have had no other life since; and what makes Redis remember the id of
-    each, once it is taken out, if anything has to."""
+    """Yield each of these jobs that had ended and has had no other life since; with it the restoration of its id for
+    when the job is taken out, or None if the id is free."""
     ids = list(lines)
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)

@@ -23,9 +23,9 @@ from sql_audit.store.connection.statements import CURSOR
 def switch_off(client: Client, database: Database, queue: str) -> None:
     """Mirror what is there, switch the log off, and mirror the event of that.
 
-    By this event SQL knows that the log ended on purpose: else a Redis that has lost the queue later would be told as a
-    loss. So the log stays on if SQL cannot take the event. Raises rq_core.errors.AuditElsewhere if another database has
-    the queue.
+    By this event SQL knows that the log ended on purpose: otherwise a Redis that has lost the queue later would be
+    recorded as a loss. So the log stays on if SQL cannot take the event. Raises rq_core.errors.AuditElsewhere if
+    another database has the queue.
     """
     holder = audit_id(database)
     mirror = Mirror(Outbox(client), database, queue)

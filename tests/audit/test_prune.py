@@ -25,7 +25,7 @@ from sql_audit.store.connection.database import Database
 from sql_audit.store.partitions import create_ahead
 from sql_audit.store.schema.tables import mirror_prune
 from sql_audit.upkeep.plan import Rules, plan
-from sql_audit.upkeep.prune import prune, remove
+from sql_audit.upkeep.prune import prune_logs, remove
 from tests.audit.conftest import QUEUE
 from tests.audit.pruning import DAY, days, jobs, prune_at, two_seasons
 from tests.kit import auditlog
@@ -159,7 +159,7 @@ def test_a_log_that_cannot_tell_all_needs_consent(
     with pytest.raises(NotProven, match="--accept-gaps"):
         prune_at(database, writer.now_ms)
     cuts = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
-    prune(database, cuts, by="ada", now_ms=writer.now_ms, accept_unknown=True)
+    prune_logs(database, cuts, by="ada", now_ms=writer.now_ms, accept_unknown=True)
 
     assert set(jobs(database)) == {"d"}
     assert auditlog.rows(database, "SELECT * FROM quarantine") == []
@@ -218,7 +218,7 @@ def test_only_a_recorded_prune_opens_the_door(
                 with pytest.raises(DBAPIError, match="append-only"):
                     connection.execute(text("UPDATE job_event SET at_ms = 1"))
 
-    prune(database, [cut], by="ada", now_ms=writer.now_ms, on_step=on_step)
+    prune_logs(database, [cut], by="ada", now_ms=writer.now_ms, on_step=on_step)
 
     refused("1 = 1")
     assert "removed" in seen or "month" in seen
@@ -246,7 +246,7 @@ def test_a_prune_that_dies_is_taken_up_by_the_next(
             raise Died
 
     try:
-        prune(database, cuts, by="ada", now_ms=writer.now_ms, on_step=die)
+        prune_logs(database, cuts, by="ada", now_ms=writer.now_ms, on_step=die)
     except Died:
         half = verify(database)
         assert half.violations == []
@@ -321,7 +321,7 @@ def test_a_head_kept_elsewhere_is_found_behind_the_cut_and_not_before(
     ]
     (cut,) = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
 
-    (done,) = prune(database, [cut], by="ada", now_ms=writer.now_ms)
+    (done,) = prune_logs(database, [cut], by="ada", now_ms=writer.now_ms)
 
     assert verify(database, heads=[done.head]).verdict is LogVerdict.HOLDS
     before = verify(database, heads=[heads[0]])
@@ -394,7 +394,7 @@ def test_the_mirror_goes_on_between_transactions(
         story.run(5)
         told.append(auditlog.drain(small))
 
-    prune(
+    prune_logs(
         database, plan(database, Rules(90 * DAY), now_ms=writer.now_ms), by="ada",
         now_ms=writer.now_ms, on_step=on_step,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from sql_audit.proof.verify import verify
 from sql_audit.queries import history, moments, waits
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.plan import Rules, plan
-from sql_audit.upkeep.prune import PruneResult, prune
+from sql_audit.upkeep.prune import PruneResult, prune_logs
 from tests.audit.epochs.forgetting import START_MS, enqueue, orphaned, timed_client
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, states
@@ -71,7 +71,7 @@ class Seasons:
     def prune(self) -> PruneResult:
         """Prune all that is finished and proven."""
         cuts = plan(self.database, Rules(0), now_ms=self.clock.now_ms)
-        (done,) = prune(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
+        (done,) = prune_logs(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
         return done
 
 
@@ -187,11 +187,11 @@ def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> 
     moment = moments.at(database.readers, QUEUE, then)
     assert [each.job_id for each in moment.running] == ["waits"]
     assert moment.pruned is not None
-    assert f"not all may be told: {told}" in said("at", str(then), "--queue", QUEUE)
+    assert f"some jobs may be missing: {told}" in said("at", str(then), "--queue", QUEUE)
     document = json.loads(said("at", str(then), "--queue", QUEUE, "--json"))
     assert document["queues"][QUEUE]["pruned"]["by"] == "ada"
     # Who waited then may have waited for somebody who has left.
-    assert f"not all may be told: {told}" in said("why", "behind")
+    assert f"some waits may be missing: {told}" in said("why", "behind")
     # What is after the cut is told whole.
     assert "pruned" not in said("at", str(seasons.clock.now_ms), "--queue", QUEUE)
     assert "pruned" not in said("why", "later") + said("history", "waits")
@@ -214,7 +214,7 @@ def test_a_refusal_that_outlives_its_job_says_that_more_was_pruned(
     shown = audit("history", "done", "--audit", url)
 
     assert "settlement_refused" in shown.output
-    assert "not all may be told" in shown.output
+    assert "some events may be missing" in shown.output
     events = history.history(database.readers, "done")
     assert [event.type for event in events] == ["settlement_refused"]
     assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)

@@ -703,7 +703,7 @@ FORBIDDEN: dict[str, tuple[list[Told], str, str]] = {
     "a name that is taken before its job was claimed": ([name("a", "claim:9"), name("b", "claim:9")], "I13", "job a"),
     "a restored job takes a name that another holds": ([name("b", "claim:9"), restored_named(0)], "I13", "job b"),
     "a value of a job that keeps none": (
-        value_told(digest_of("[1]"), keep_ms=None), "I14", "tells a value, and the job keeps no result",
+        value_told(digest_of("[1]"), keep_ms=None), "I14", "has a value, and the job keeps no result",
     ),
     "a job is restored while its id is remembered": (
         [*REMEMBERED, ("restored", ["a", 2, None, "ready", "send", "normal", 3, 3, "d", None, 0, 0, 0, 0])],

@@ -226,9 +226,7 @@ def test_a_remembered_id_with_anothers_claim_stays_if_the_log_does_not_know_the_
     before = line_of(seed, "once")
 
     (found,) = left(seed, database, "--repair")
-    assert (
-        "that is not its claim; whether its id is to be remembered cannot be told" in found["says"]
-    )
+    assert "that is not its claim; whether its id must be remembered is unknown" in found["says"]
     assert not found["mendable"]
     assert line_of(seed, "once") == before
 

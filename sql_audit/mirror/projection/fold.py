@@ -1,10 +1,8 @@
-"""From entries to rows: the events as they are stored, and where they leave each job and each
-claim.
+"""From entries to rows: the events as they are stored, and the rows of jobs and claims after them.
 
-:func:`rq_core.model.events.fold` says what an event does to a job. This is the same step for many
-thousands a second, with the times, outcomes and errors that SQL keeps besides; a test folds random
-histories through both and compares. Like history's, it applies an event that is out of place all
-the same: what Redis did is what happened.
+:func:`rq_core.model.events.fold` says what an event does to a job. This is the same step for many thousands a second,
+and also sets the times, outcomes and errors that SQL keeps; a test folds random histories through both and compares.
+Both apply an event that is out of place all the same: what Redis did is what happened.
 
 A :class:`Folder` lives for one batch. It does no I/O: give it the rows of the jobs concerned, feed
 it the entries in order, and take the rows to write.
@@ -65,7 +63,7 @@ _NULL: Final = "\0"
 """Null in a plain line."""
 _LIVE: Final = frozenset(str(s) for s in State)
 _KNOWN_ENDS: Final = frozenset({LOST, *TERMINAL_STATES})
-"""Of a job in one of these it is known how it ended."""
+"""States that say how a job ended."""
 
 
 def job_ids(intakes: Iterable[Intake]) -> list[str]:
@@ -92,7 +90,7 @@ class Folder:
         self.begun: dict[tuple[str, str], Attempt] = {}
         """Claims that began in this batch: their rows cannot exist yet."""
         self.resumed: dict[tuple[str, str], Attempt] = {}
-        """Claims of which a row may exist."""
+        """Claims that may have a row already."""
         self.events: list[EventRow] = []
         self.lines: list[str] = []
         """The same, each as :func:`sql_audit.store.connection.copy.event_line` says it."""
@@ -110,7 +108,7 @@ class Folder:
         return new, old
 
     def attempt_rows(self) -> tuple[Rows, Rows]:
-        """Rows of ``job_attempt``: the new ones, and those of which a row may exist."""
+        """Rows of ``job_attempt``: the new ones, and those that may replace a row."""
         return Rows(self.begun.values()), Rows(self.resumed.values())
 
     @property
@@ -121,7 +119,7 @@ class Folder:
     # What no event of a job says.
 
     def end_all(self, state: str, epoch: int, at_ms: int) -> None:
-        """Put every live job of which nothing was told since ``epoch`` began into a state. (In SQL,
+        """Put every live job without an event since ``epoch`` began into a state. (In SQL,
         where all jobs of a queue are, :func:`sql_audit.mirror.losses.end_jobs` does it.)
         """
         for job in self.touched.values():
@@ -249,7 +247,7 @@ class Folder:
             append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))
             append_line(
                 f"{head}{ordinal}{middle}{job_id}\t\0\t{by}"
-                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+                f"\t{task if task is not None else _NULL}\t{detail if detail is not None else _NULL}"
             )
 
     def _claimed_fast(self, intake: Intake) -> None:
@@ -288,7 +286,7 @@ class Folder:
             append((queue, epoch, seq, ordinal, "claimed", at_ms, job_id, claim, by, task, detail))
             append_line(
                 f"{head}{ordinal}{middle}{job_id}\t{claim}\t{by}"
-                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+                f"\t{task if task is not None else _NULL}\t{detail if detail is not None else _NULL}"
             )
 
     def _succeeded_fast(self, intake: Intake) -> None:
@@ -321,8 +319,8 @@ class Folder:
                 (queue, epoch, seq, ordinal, "succeeded", at_ms, job_id, claim, by, task, detail)
             )
             append_line(
-                f"{head}{ordinal}{middle}{job_id}\t{_NULL if claim is None else claim}\t{by}"
-                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+                f"{head}{ordinal}{middle}{job_id}\t{claim if claim is not None else _NULL}\t{by}"
+                f"\t{task if task is not None else _NULL}\t{detail if detail is not None else _NULL}"
             )
 
     # Any event, by the table.
@@ -422,5 +420,5 @@ class Folder:
         Event.CLAIMED: _claimed_fast,
         Event.SUCCEEDED: _succeeded_fast,
     }
-    """What each event does. Of the class: a folder that referred to its own methods would not be freed until
-    Python looked for cycles."""
+    """The method for each event. It is an attribute of the class: a folder that referred to its own methods would not
+    be freed until Python looked for cycles."""

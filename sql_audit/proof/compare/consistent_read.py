@@ -4,9 +4,9 @@ SQL is read first, then one snapshot of Redis, then what SQL mirrored in between
 the first look, the jobs as SQL had them are folded on, by the events that SQL has by now, up to the oldest entry that
 Redis still has. So no look has to be quick, and a busy queue is compared like one at rest.
 
-Where that is not possible, CannotTell says why: SQL lacks entries that Redis has let go of (a standby, a copy,
-a restored backup), Redis has begun an epoch that is not mirrored yet, or something happened in between that no event of
-a job tells (a gap, a loss).
+Where that is not possible, CannotTell says why: SQL lacks entries that Redis has let go of (a standby, a copy, a
+restored backup), Redis has begun an epoch that is not mirrored yet, or something happened in between that no event of a
+job shows (a gap, a loss).
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -79,18 +79,18 @@ class Sides(NamedTuple):
     cursor: Row[Any]
     """How far SQL is, after Redis was read."""
     redis: Snapshot
-    """What Redis has."""
+    """The keys of the queue in Redis."""
     records: dict[str, JobRecord]
     """The live jobs by SQL, by id."""
     upto: OutboxId
     events: dict[OutboxId, list[EventRow]]
-    """What SQL has from the oldest entry of Redis on, by entry."""
+    """The rows that SQL has from the oldest entry of Redis on, by entry."""
     moving: set[str]
     """The jobs of events that were mirrored, and trimmed in Redis, while Redis was read in pages."""
 
     @property
     def log(self) -> RawLog:
-        """What Redis' outbox has, oldest first."""
+        """The entries of Redis' outbox, oldest first."""
         log: RawLog = self.redis["outbox"]
         return log
 

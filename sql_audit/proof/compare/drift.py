@@ -1,7 +1,7 @@
-"""Whether Redis and SQL tell the same story now (invariants I7, I8, I13 and I14). Part of ``audit verify``.
+"""The comparison of Redis and SQL as they are now (invariants I7, I8, I13 and I14). Part of ``audit verify``.
 
 I7: what the outbox still has of what is mirrored is what SQL has, and what follows is all there. The others are
-compared by :mod:`rq_core.doctor`: :mod:`sql_audit.proof.compare.job_histories` tells it what SQL has.
+compared by :mod:`rq_core.doctor`: :mod:`sql_audit.proof.compare.job_histories` gives it the data of SQL.
 
 The log need not be at rest, nor the mirror level: :mod:`sql_audit.proof.compare.consistent_read` reads both as they
 were at one moment.
@@ -41,7 +41,7 @@ from sql_audit.store.log_queues import origins
 from sql_audit.store.schema.tables import QUARANTINED
 
 REPORTED_MAX: Final = 20
-"""Differences of each invariant that are told."""
+"""Differences of each invariant that are reported."""
 
 _PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
 """A worker on its way to a claim looks as if no worker would wake. An entry that cannot be read is in quarantine,
@@ -82,7 +82,7 @@ def _known(database: Database) -> str:
 
 
 def compare(client: Client, database: Database, queue: str) -> tuple[list[Violation], list[Note]]:
-    """What Redis and SQL disagree about, or the indexes of Redis and its lines; and why that cannot be told.
+    """Return the differences between Redis and SQL, or between Redis' indexes and lines; and notes on what is unknown.
 
     Raises what Redis raises when it does not answer.
     """
@@ -112,8 +112,7 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """The queues that are attached to this database, by Redis, and of which SQL has nothing, with why that cannot be
-    told: they may have been deleted there."""
+    """Return the queues that this database mirrors by Redis, but SQL has nothing of; each with a note on the cause."""
     with database.readers.connect() as connection:
         ours = connection.execute(AUDIT_ID).scalar_one()
         known = origins(connection)
@@ -205,18 +204,18 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
 def _doubted(
     job_id: str, line: str | None, record: JobRecord | None, at: OutboxId
 ) -> Iterator[Finding]:
-    """Say that it cannot be told whether a job stands as the log has it, if it does not."""
+    """Report that a job differs from the log, and that the reason is unknown. A job that agrees is not reported."""
     with suppress(ValueError):
         job = None if line is None else read_job(job_id, line)
         state = None if record is None else record.state
         if (job and job.state) is state and not (job and record and any(unlike(job, record))):
             return
-    says = f"job {job_id} is told otherwise by Redis than by SQL, and entry {at}, which names it, is in quarantine"
+    says = f"job {job_id} differs between Redis and SQL, and entry {at}, which names it, is in quarantine"
     yield Finding(Kind.UNKNOWN, says, job_id)
 
 
 def _stream(both: consistent_read.Sides) -> Iterator[str]:
-    """What the entries that both have are told differently, and what is missing between them."""
+    """Yield the entries that differ between Redis and SQL, and those that are missing between entries of Redis."""
     before: OutboxId | None = None
     reported = 0
     for entry_id, raw in both.log:
@@ -243,7 +242,7 @@ def _told_otherwise(entry_id: str, raw: Mapping[str, str], rows: list[EventRow])
     aside = {row[3] for row in rows if row[4] == QUARANTINED}
     theirs = [each for each in _by_redis(told) if each[0] not in aside]
     ours = [_by_sql(row, told) for row in rows if row[3] not in aside]
-    return None if ours == theirs else f"entry {entry_id} is told otherwise by Redis than by SQL"
+    return None if ours == theirs else f"entry {entry_id} differs between Redis and SQL"
 
 
 _Event = tuple[int, str, int, str | None, dict[str, Any]]

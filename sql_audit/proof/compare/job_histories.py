@@ -1,7 +1,7 @@
-"""What the log in SQL says of a queue, told to what the doctor has read of Redis' outbox, which is trimmed of most.
+"""The data of a queue's log in SQL, added to what the doctor has read of Redis' outbox, which is mostly trimmed.
 
 SQL up to what was read of Redis counts, then what only the outbox has yet. A line of ``results`` that may be of a job
-of which the log was never told is compared with nothing.
+without events in the log is not compared.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -40,7 +40,7 @@ IDS_CHUNK: Final = 500
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
     Event.RETRIED, Event.PROMOTED, Event.EDITED, Event.SETTLEMENT_REFUSED,
 }  # fmt: skip
-"""What changes how a job ends and what is kept of it, or who it is."""
+"""Events that change how a job ends and what is kept of it, or which job has the id."""
 _OF_JOBS: Final = text(
     # See refold: the cast keeps SQLite from reading all of the queue's events.
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
@@ -71,8 +71,8 @@ _MISSES: Final = tuple(
 
 
 class History:
-    """What SQL has of a queue. ``redis`` was read before, and what SQL has by now of later entries is passed over, as
-    is what Redis forgot; ``log`` is what its outbox says; ``position`` is the last entry that SQL has."""
+    """The history of a queue in SQL. ``redis`` was read before; rows of later entries, and of entries that Redis
+    forgot, are passed over. ``log`` has the events of its outbox; ``position`` is the last entry that SQL has."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class History:
 
     @cached_property
     def _behind(self) -> dict[str, list[tuple[Entry, JobEvent]]]:
-        """What those say of jobs. Where entries are missing, it does not follow what SQL has."""
+        """The events of jobs in the entries after those of SQL, by job; empty if entries are missing between them."""
         found: defaultdict[str, list[tuple[Entry, JobEvent]]] = defaultdict(list)
         for entry in () if self._log.gaps else self._entries_behind():
             for event in entry.jobs:
@@ -181,7 +181,7 @@ class History:
         return found
 
     def _lives(self, ids: Sequence[str]) -> Lives:
-        """What became of some jobs. That nothing is missing behind a job's beginning is so for SQL, too."""
+        """Return the lives of some jobs. A beginning is left out if SQL may lack events after it."""
         found = Lives()
         asked = {
             **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, _TYPES)],
@@ -234,7 +234,7 @@ class History:
                 log.made_up[job_id] = says
             else:
                 # Of a job that a prune has removed, only the claim may be false. Without the line, its id is free.
-                yield f"id {job_id!r}: {says}; whether its id is to be remembered cannot be told, so it stays"
+                yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
         """Whether a line may be of another job of its id, which ended unseen behind this end: its claim, or else its

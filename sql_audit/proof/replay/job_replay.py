@@ -56,7 +56,7 @@ class JobReplay:
         self.windows = Windows()
         self.replacing = Replacing()
         self.open = True
-        """Whether jobs may be alive of which the log has no event yet."""
+        """Whether jobs without an event in the log may be alive."""
         self.is_paused = False
         """Whether the queue was paused in this epoch, and not resumed since."""
         self.restated = 0
@@ -123,8 +123,8 @@ class JobReplay:
         record.fence = record.worker = None
 
     def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
-        """The claim in force ends, by an event that presents ``fence``. ``holder`` is whose claim it ends; None: the
-        event does not say."""
+        """End the claim in force, by an event that presents ``fence``. ``holder``: the worker whose claim it ends;
+        None: the event does not say."""
         if record.fence is not None and fence != record.fence:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
         elif holder is not None and record.worker is not None and holder != record.worker:
@@ -132,7 +132,7 @@ class JobReplay:
         self._release(record)
 
     def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
-        """A job is alive from here on."""
+        """Begin the life of a job."""
         old = self.jobs.get(job_id)
         if old is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
@@ -157,7 +157,7 @@ class JobReplay:
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
-        """The job holds its name from here on, if it does by how it stands."""
+        """Let the job take its name, if its state entitles it to the name."""
         if record.unique is None:
             return
         at_ms, stands = self._found.row[5], record.stands
@@ -170,10 +170,10 @@ class JobReplay:
             self._violated("I13", f"takes the name {record.unique}, and job {other} holds it")
 
     def _freed(self, row: EventRow, job_id: str) -> None:
-        """An operator took its name from it, or it is overdue, and yields it to another job."""
+        """Free the job's name: an operator took it, or it was overdue, and another job takes it."""
         name, record = facts_in(row[10])["unique_name"], self.jobs.get(job_id)
         holder = self.names.free(name)
-        # A job that has ended may hold a name of which a baseline does not tell.
+        # A job that has ended may hold a name that no baseline has.
         if holder != job_id and (holder is not None or (record is not None and not self.open)):
             held = "none does" if holder is None else f"job {holder} does"
             self._violated("I13", f"frees the name {name} as if this job held it, and {held}")
@@ -181,14 +181,14 @@ class JobReplay:
             record.unique = None
 
     def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
-        """What an event does to the name of a job that was alive, or dead."""
+        """Free or take the name of a job that was alive, or dead, as an event does."""
         if state is None or state is State.DEAD:
             self.names.end(record.unique, job_id)
         elif event is Event.REQUEUED and record.stands.how == "done":
             self._take_name(record, job_id)
 
     def _use_id(self, row: EventRow, job_id: str) -> None:
-        """A job of this id begins."""
+        """Report a job that begins while its id is remembered."""
         until = self.windows.until(job_id)
         if until is not None:
             self._violated("I14", f"begins {until - row[5]} ms before its id is forgotten")
@@ -310,7 +310,7 @@ class JobReplay:
     def _count(
         self, record: Record, event: Event, name: str, number: int, state: State | None
     ) -> None:
-        """A failure or a loss: whether it is the next, and leads where its number says."""
+        """Judge a failure or a loss: it must have the next number, and kill the job at its limit."""
         what, most = _MOST[name]
         before, at_most = getattr(record, name), getattr(record, most)
         # A job may die without having failed: no worker knew its task.

@@ -26,7 +26,7 @@ class Record:
     unique: str | None
     """The name of a unique job, whether it holds it or not."""
     once: int | None
-    """Up to when its id is remembered (Unix ms)."""
+    """The time up to which its id is remembered (Unix ms)."""
     keep: int | None
     """How long its result is kept (ms)."""
 
@@ -50,6 +50,6 @@ class Record:
         self.max_losses: int | None = None
         self.fence: str | None = None
         self.worker: str | None = None
-        """Who holds its claim in force."""
+        """The worker that has its claim in force."""
         self.held: tuple[str, ...] | None = None
-        """What its claim in force holds; None: it has none."""
+        """The scopes that its claim in force holds; None: no claim is in force."""

@@ -161,13 +161,13 @@ class Replay:
             self.notes.append(Note(OutboxId(0, 0), self.since_ms, "there are no events"))
         elif self._live.open:
             self._found.note(
-                "what was alive when the log began is not told completely: no complete baseline"
+                "jobs that were alive when the log began may be unknown: no complete baseline"
             )
 
     # The numbering (I5).
 
     def _pass_unknown(self, entry: tuple[int, int]) -> None:
-        """Forget, if before ``entry`` there is a recorded gap that has not been met yet."""
+        """Forget all jobs if a recorded gap lies between the last entry and this one."""
         while self._unknown_from and self._unknown_from[0] <= entry:
             if self._unknown_from.pop(0) > self.at:
                 self._live.forget()
@@ -226,20 +226,20 @@ class Replay:
         facts = facts_in(row[10])
         self._live.is_paused = False
         epoch, reason, before = row[1], facts["reason"], self._before
-        told = None if facts.get("last") is None else OutboxId.parse(facts["last"])
+        last = None if facts.get("last") is None else OutboxId.parse(facts["last"])
         if row[2] != 0:
             self._found.violated("I5", "an epoch begins in the middle of another")
-        fresh = reason == "created" and told is None and self._reasons.get(epoch) != "attached"
+        fresh = reason == "created" and last is None and self._reasons.get(epoch) != "attached"
         if before is None:
             fresh = fresh and facts.get("old_epoch") is None
         elif self._passed.get(epoch):
             self._passed_over(row, before)
-        elif told is None and reason == "created" and self._deleted_at == before:
+        elif last is None and reason == "created" and self._deleted_at == before:
             pass  # Nothing was there to be lost.
-        elif told is not None and told > before:
-            self._went_ahead(told, before)
-        elif told != before:
-            self._went_back(row, reason, told, before)
+        elif last is not None and last > before:
+            self._went_ahead(last, before)
+        elif last != before:
+            self._went_back(row, reason, last, before)
         elif reason == "replid_changed":
             self._found.lost(
                 before, 0, f"{_whose(facts)}: what followed {before}, if anything, is lost"
@@ -249,41 +249,41 @@ class Replay:
             # clock before.
             self.holders.forget_rates()
             self.windows.forget()
-        if told is None or reason in ("attached", "outbox_lost"):
+        if last is None or reason in ("attached", "outbox_lost"):
             self._live.forget()
             if fresh:
                 self._live.open = False
                 self.holders.limits.whole = True
 
     def _forgotten_epoch(self, row: EventRow) -> None:
-        """An epoch that Redis began and then forgot. What had been lost before it is lost all the same."""
+        """Record the loss before an epoch that Redis began and then forgot."""
         if self._before is not None and facts_in(row[10])["reason"] != "attached":
             says = "Redis went on with another history, which it forgot later"
             says = f"{says}: what followed {self._before}, if anything, is lost"
             at = OutboxId(row[1], row[2])
             self.losses.append(Loss(at, row[5], self._before, 0, 0, says))
 
-    def _went_ahead(self, told: OutboxId, before: OutboxId) -> None:
-        """Redis had more than the log has."""
+    def _went_ahead(self, last: OutboxId, before: OutboxId) -> None:
+        """Note that Redis had entries after the last one of the log."""
         if self._found.before_cut:
             return
         if not self._is_recorded(self.at, "gap"):
-            says = f"Redis had entries up to {told}, the log ends at {before}: not recorded"
+            says = f"Redis had entries up to {last}, the log ends at {before}: not recorded"
             self._found.violated("I5", says)
-        self._found.note(f"entries after {before}, up to {told}, are missing")
+        self._found.note(f"entries after {before}, up to {last}, are missing")
         self._live.forget()
 
     def _went_back(
-        self, row: EventRow, reason: str, told: OutboxId | None, before: OutboxId
+        self, row: EventRow, reason: str, last: OutboxId | None, before: OutboxId
     ) -> None:
-        """Redis' last entry was not the last one that SQL has."""
+        """Record the loss of entries: Redis' last entry is older than the last one that SQL has."""
         count = 0
-        if told is not None:
-            if self._orphans_are_recorded and self._survivors.get(row[1]) != told:
-                says = f"Redis knew entries up to {told}: the mirror did not record that later ones are orphaned"
+        if last is not None:
+            if self._orphans_are_recorded and self._survivors.get(row[1]) != last:
+                says = f"Redis knew entries up to {last}: the mirror did not record that later ones are orphaned"
                 self._found.violated("I5", says)
             says = (
-                f"Redis remembered entries up to {told}: {_orphaned(self._found.forgotten, before)}, "
+                f"Redis remembered entries up to {last}: {_orphaned(self._found.forgotten, before)}, "
                 f"and whatever followed {before} is lost"
             )
         elif reason == "created":
@@ -295,7 +295,7 @@ class Replay:
         self._found.lost(before, count, says)
 
     def _passed_over(self, row: EventRow, before: OutboxId) -> None:
-        """Redis had entries before this epoch that could not be mirrored."""
+        """Record the loss before an epoch, and note that entries of Redis before it could not be mirrored."""
         survivor = self._survivors.get(row[1])
         count = 0 if survivor is not None else len(self.jobs)
         knew = "nothing" if survivor is None else f"entries up to {survivor}"
@@ -342,7 +342,7 @@ class Replay:
 
 
 def _whose(facts: Mapping[str, Any]) -> str:
-    """Which server has the queue since an epoch began, as far as names of histories tell."""
+    """Say which server has the queue since an epoch began, as far as names of histories show it."""
     match facts.get("went_on"):
         case True:
             return "a replica took the primary's place, or the primary was restarted"

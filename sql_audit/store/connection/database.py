@@ -3,10 +3,9 @@
 No connection to PostgreSQL has a state of its own: each transaction says what holds for it, and leaves nothing. So the
 database may be behind a pooler that gives a server's connection to others after each transaction (PgBouncer).
 
-One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN
-IMMEDIATE, and a lock file besides: SQLite before 3.51.3 can damage its write-ahead log when one
-connection checkpoints while another writes, so a connection that writes or checkpoints holds that file, and
-every other connection is told never to checkpoint.
+One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN IMMEDIATE, and also a
+lock file: SQLite before 3.51.3 can damage its write-ahead log when one connection checkpoints while another writes, so
+a connection that writes or checkpoints holds that file, and every other connection never checkpoints.
 
     database = Database("audit.db")
     with database.writing() as connection:      # None if another process is writing

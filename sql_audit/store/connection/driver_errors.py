@@ -121,7 +121,7 @@ def describe_error(error: BaseException) -> str:
 
 _SIGNS: Final = ("readonly", "unable to open", "access permission")
 BESIDE: Final = ("-wal", "-shm", "-mirror")
-"""What the names of the files beside the database end with: its log, the log's index, the lock of who writes."""
+"""The ends of the names of the files beside the database: its log, the log's index, the writer's lock."""
 
 
 def is_about_rights(error: BaseException) -> bool:
@@ -137,7 +137,7 @@ def is_about_rights(error: BaseException) -> bool:
 
 
 def missing(path: Path) -> str | None:
-    """What keeps this process from writing the database; None if nothing does that can be seen."""
+    """Say what keeps this process from writing the database; None if it finds nothing."""
     directory = path.parent
     if not directory.is_dir():
         return f"there is no directory {directory}: make it first"

@@ -214,9 +214,9 @@ def test_a_throttles_window_holds_after_a_restore(
     lose_all(client, database)
 
     assert survey(client, database, QUEUE).names == 1
-    assert "1 name of a job that has ended still stands" in invoke(database, redis_url).output
+    assert "1 name of a job that has ended is still held" in invoke(database, redis_url).output
     done = invoke(database, redis_url, "--apply")
-    assert "1 name of a job that has ended stands again" in done.output
+    assert "1 name of a job that has ended is held again" in done.output
     assert (done.exit_code, survey(client, database, QUEUE).names) == (0, 0)
     (after,) = client.run(client.calls.names.held(QUEUE))
     assert (after.job_id, after.until_ms) == (before.job_id, before.until_ms)

@@ -142,7 +142,7 @@ def test_after_a_flush_ids_are_remembered_again(
 
     assert 4 == survey(client, database, QUEUE).forgotten
     listed = invoke(database, redis_url)
-    assert "4 ids of jobs that have ended are to be remembered" in listed.output
+    assert "4 ids of jobs that have ended must be remembered" in listed.output
     done = invoke(database, redis_url, "--apply")
     drain(client, database)
 

@@ -29,7 +29,7 @@ from sql_audit.proof.verify import heads, verify
 from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import metadata
 from sql_audit.upkeep.plan import Rules, plan
-from sql_audit.upkeep.prune import prune
+from sql_audit.upkeep.prune import prune_logs
 from tests.kit import auditlog
 from tests.kit.liar import forge_chain, lying
 from tests.kit.schemas import lay_schema
@@ -141,7 +141,7 @@ def make(client: Client, database: Database) -> None:
     client.run(client.calls.enqueue.many([NewJob(f"{PRUNED}-new", PRUNED, Profile("send"), "{}")]))
     mirror(PRUNED)
     later = int(time.time() * 1000) + 200 * DAY
-    prune(
+    prune_logs(
         database,
         plan(database, Rules(90 * DAY, {}), queue=PRUNED, now_ms=later),
         by="ada",
