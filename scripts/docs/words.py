@@ -76,7 +76,7 @@ def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> It
             yield f"{match[0]!r}: {instead}"
 
 
-def synonyms(glossary: str) -> Mapping[str, str]:
+def synonyms(glossary: str) -> dict[str, str]:
     """The words that the glossary rules out, as patterns, each with the word to write."""
     return {
         rf"\b{re.escape(synonym.strip())}s?\b".replace(r"\ ", r"\s+"): f"the word is {word!r}"
