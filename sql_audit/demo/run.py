@@ -144,7 +144,7 @@ def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
 
 
 def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
-    """Which files the slowest jobs were about: the log has a digest of the arguments, not the arguments."""
+    """Print the files of the slowest jobs: the log has a digest of the arguments, not the arguments."""
     names = dict(zip([*deed.ids, *deed.larger_ids], [*deed.files, *deed.larger], strict=True))
     click.echo("slowest files")
     for job in report.slowest:

@@ -31,7 +31,7 @@ WAKE_S: Final = 5.0
 """The longest that an idle worker sleeps."""
 COMPRESS_SIZE_MAX: Final = 2_000_000
 PATIENCE_S: Final = 300.0
-"""How long the demo waits for anything before it says that it failed."""
+"""The time for which the demo waits for any step before it fails."""
 
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})

@@ -44,7 +44,7 @@ class Projection(NamedTuple):
 
     events: int
     at_ms: int
-    """When the last of them happened."""
+    """The time of the last event (Unix ms)."""
     digest: str
     """SHA-256 of the events' rows."""
     jobs: tuple[Rows, Rows]

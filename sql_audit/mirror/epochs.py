@@ -19,7 +19,7 @@ class Beginning(NamedTuple):
     id: OutboxId
     at_ms: int
     reason: str | None
-    """Why the epoch began."""
+    """The reason with which the epoch began."""
     last: OutboxId | None
     """The last entry before it that Redis knew; None if it knew of none."""
 

@@ -1,4 +1,4 @@
-"""Where the numbering of a queue's entries begins or breaks, as far as the entries tell."""
+"""The beginnings and breaks of the numbering of a queue's entries, as far as the entries show them."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ _QUEUE_FIELDS: Final = {
 
 
 class _NotDecodedError(ValueError):
-    """Why an entry is not one that this release can read."""
+    """Say why this release cannot read an entry."""
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -29,7 +29,7 @@ _WORD: Final = re.compile("[A-Za-z0-9_.:-]+")
 
 
 class Places:
-    """Where the end of a queue's jobs may lie unseen."""
+    """The places where a queue's jobs may have ended without an event in SQL."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._gaps = gaps(connection, queue)
@@ -54,7 +54,8 @@ class Places:
         return [at for at, told in self._quarantine if job_id in told]
 
     def of(self, job_id: str, last: OutboxId) -> str | None:
-        """Where the end of a job may lie whose last event is in the entry ``last``; None if it lies nowhere."""
+        """Return the place where a job whose last event is in the entry ``last`` may have ended; None if it cannot
+        have."""
         gap = first_gap_after(self._gaps, last)
         if gap is not None:
             return f"its end may lie in the gap before {gap.at}"

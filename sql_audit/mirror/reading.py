@@ -32,7 +32,7 @@ RawEntry = tuple[OutboxId, RawFields]
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How much one transaction takes. A batch ends with the entry that reaches a limit."""
+    """The limits of one transaction. A batch ends with the entry that reaches a limit."""
 
     events: int = 5_000
     size: int = 4 * 1024 * 1024
@@ -60,12 +60,12 @@ class Tail(NamedTuple):
     """The entries of Redis from the cursor on, up to about a batch."""
 
     anchor: Anchor | None
-    """After what it was read; None: from the beginning."""
+    """The entry after which the tail was read; None: from the beginning."""
     entries: list[RawEntry]
     """The entries after the anchor. If Redis lacks the anchor, or has another entry there: all entries from its number
     on."""
     detached: bool = False
-    """The anchor is not there, or not what it was: that numbers go on proves nothing."""
+    """Whether Redis lacks the anchor, or has another entry there: then contiguous numbers prove nothing."""
     whole: bool = True
     """Whether no number is missing, from the anchor on."""
     taken: Taken | None = None
@@ -80,7 +80,7 @@ class Reader:
         self.queue = queue
         self.limits = limits
         self._page = 64
-        """How many entries the next batch will be about."""
+        """The number of entries that the next batch will have, about."""
         self._entries_max: int | None = None
         """While a refused row is looked for: how many entries a batch may have."""
         self._refusals: dict[OutboxId, list[str]] = {}

@@ -79,7 +79,7 @@ class OutboxSource(Protocol):
         """Return the numbers that Redis keeps of a queue."""
 
     def place(self, queue: str) -> object:
-        """Which node of a cluster has a queue, as far as is known; None without a cluster."""
+        """Return the node of a cluster that has a queue, if it is known; None without a cluster."""
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         """Wait up to ``wait_s`` for entries after ``last`` (queue → entry id, or "0-0"), which is

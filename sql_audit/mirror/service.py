@@ -42,11 +42,11 @@ HELD_WAIT_S: Final = 0.25
 BACKOFF_S: Final = 0.2
 BACKOFF_S_MAX: Final = 10.0
 PARTITIONS_EVERY_S: Final = 3600.0
-"""How often the mirror looks whether PostgreSQL has partitions for the months to come."""
+"""Seconds between two checks that PostgreSQL has partitions for the months to come."""
 PARTITIONS_AGAIN_S: Final = 30.0
 """Seconds after which it tries again to make one that it could not, for a reader's lock or a right that it lacked."""
 LAG_EVERY_S: Final = 10.0
-"""How often the mirror looks how far behind it is."""
+"""Seconds between two measurements of the mirror's lag."""
 LAG_TOLD: Final = 10_000
 """Events behind, from which on it says so."""
 DRAIN_S: Final = 10.0
@@ -84,7 +84,7 @@ class _Queue:
     is_silent: bool = False
     """Its server did not answer in its last turn, or in that of another queue that is there."""
     behind: int = 0
-    """Events that waited to be mirrored when it was last looked."""
+    """Events that waited to be mirrored at the last measurement."""
 
     def put_off(self, pause_s: float) -> None:
         # Spread, so that several mirrors do not come back at the same moment.
@@ -105,9 +105,9 @@ class Service:
     done: Mirrored = field(default_factory=Mirrored)
     _queues: dict[str, _Queue] = field(default_factory=dict)
     _awaited: set[str] = field(default_factory=set)
-    """Queues that were said not to be there yet; the empty name: any at all."""
+    """Queues that were logged as missing; the empty name: no queue exists at all."""
     _of_sql: list[str] | None = None
-    """The queues that the log was to go on for when this run began; None: not looked yet."""
+    """The queues whose log had to go on when this run began; None: not read yet."""
     _is_source: bool = False
     """Whether this Redis is known to be where the log's queues come from."""
     _listed: float = float("-inf")

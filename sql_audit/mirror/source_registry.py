@@ -1,4 +1,4 @@
-"""Where the queues of a log come from: a prefix of one Redis, and no other.
+"""The sources of a log's queues: all come from one prefix of one Redis.
 
 A second Redis, or a second prefix, with the same audit database looks like a Redis that has lost the first one's queues
 and jobs. So each queue has a *source*: its prefix, and a stamp, a random mark in the queue's ``meta`` in Redis. SQL

@@ -62,7 +62,7 @@ STEPS: Final = (
 """The steps of a turn, in order; ``on_step`` is called with each one when it is done."""
 
 FINISH_TRIES: Final = 20
-"""How often the end of a log that was switched off is tried, if another mirror has the queue."""
+"""Tries to write the end of a log that was switched off, if another mirror has the queue."""
 FINISH_PAUSE_S: Final = 0.05
 """Seconds between two of these tries."""
 

@@ -54,7 +54,7 @@ class BatchProof:
         self._entries = self._events = self._bytes = 0
         self._wanted = frozenset(wanted)
         self.seen = dict.fromkeys({self.head} & self._wanted, 0)
-        """Which of the wanted heads are in the chain, and the batches that they end."""
+        """Wanted heads that are in the chain → the number of the batch with the head."""
         with database.readers.connect() as connection:
             self._found_by = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         """The batches that found something out, by the rows that are there."""

@@ -147,7 +147,7 @@ class Derived:
         self.row = _BLANK.copy()
         self.row[_ID], self.row[_QUEUE] = job_id, queue
         self.attempts: dict[str, list[Any]] = {}
-        """By fence."""
+        """Fence → the claim's row."""
         self.last: tuple[int, int] = (0, 0)
         """The entry of its last event."""
         self.ordinal = self.at_ms = 0

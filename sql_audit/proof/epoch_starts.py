@@ -21,7 +21,7 @@ class EpochStart(NamedTuple):
 
 
 def reasons_of_next(beginnings: Sequence[EpochStart]) -> dict[int, str]:
-    """Why the epoch after each one began."""
+    """Return by epoch the reason with which the next one began."""
     pairs = pairwise(beginnings)
     return {before.epoch: after.reason for before, after in pairs}
 

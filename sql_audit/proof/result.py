@@ -72,7 +72,7 @@ class QueueResult:
     restated: int = 0
     """Baseline events that differ from the log: repairs."""
     pruned: LogCut | None = None
-    """Where the log was cut."""
+    """The cut of the log, if it was pruned."""
     counts: dict[str, int] = field(default_factory=dict)
     """Violations by invariant, those not listed included."""
     violations: list[Violation] = field(default_factory=list)
@@ -91,7 +91,7 @@ class QueueResult:
 
     @property
     def says(self) -> str:
-        """How far it was checked, in one line."""
+        """The part of the log that was checked, in one line."""
         if self.epoch is None or self.at_ms is None:
             return f"{self.queue}: nothing mirrored yet"
         through = (

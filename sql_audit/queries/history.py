@@ -32,7 +32,7 @@ _FIRST: Final = BEGINNINGS - {Event.RESTORED}
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a queue's log goes: every event up to this number is there, but for recorded gaps."""
+    """The end of a queue's log: SQL has every event up to this number, except in recorded gaps."""
 
     queue: str
     epoch: int | None
@@ -61,7 +61,7 @@ class PrunedTo:
     cut_at_ms: int
     """The time of the last event there."""
     at_ms: int
-    """When it was pruned."""
+    """The time of the prune (Unix ms)."""
     by: str
 
     @property
@@ -154,28 +154,28 @@ _AFTER = text(
 
 
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
-    """How far the log of each queue goes."""
+    """Return the watermark of each queue, or of this one."""
     with engine.connect() as connection:
         return marks_of(connection, queue)
 
 
 def watermarks_of(engine: Engine, queues: Container[str]) -> list[Watermark]:
-    """How far the logs of these queues go."""
+    """Return the watermarks of these queues."""
     return [mark for mark in watermarks(engine) if mark.queue in queues]
 
 
 def marks_of(connection: Connection, queue: str | None) -> list[Watermark]:
-    """How far the log of each queue goes, or of this one."""
+    """Return the watermark of each queue, or of this one."""
     return [Watermark(*row) for row in connection.execute(_WATERMARKS, {"queue": queue})]
 
 
 def pruned_to(connection: Connection, queue: str | None = None) -> list[PrunedTo]:
-    """Where the log of each queue was cut, of those that were pruned."""
+    """Return the last cut of each queue that was pruned."""
     return [PrunedTo(*row) for row in connection.execute(_PRUNED_TO, {"queue": queue})]
 
 
 def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
-    """The prune that may have removed what ended after a moment, if there was one."""
+    """Return the last prune if it may have removed jobs that ended after a moment, or None."""
     return next((cut for cut in pruned_to(connection, queue) if cut.cut_at_ms >= at_ms), None)
 
 
@@ -216,7 +216,7 @@ def history(engine: Engine, job_id: str, queue: str | None = None) -> list[Logge
 
 
 def queue_tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:
-    """The last events of a queue, oldest first."""
+    """Return the last events of a queue, oldest first."""
     with engine.connect() as connection:
         rows = connection.execute(_TAIL, {"queue": queue, "limit": limit}).all()
     return [_event(row) for row in reversed(rows)]
@@ -225,7 +225,7 @@ def queue_tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]
 def after(
     engine: Engine, queue: str, place: tuple[int, int, int], limit: int = 1000
 ) -> list[LoggedEvent]:
-    """The events of a queue that follow the one of that epoch, seq and ordinal, oldest first."""
+    """Return the events of a queue after the one with that epoch, seq and ordinal, oldest first."""
     epoch, seq, ordinal = place
     where = {"queue": queue, "epoch": epoch, "seq": seq, "ordinal": ordinal}
     with engine.connect() as connection:

@@ -1,4 +1,5 @@
-"""When a job could not run although no cap held it back: it was scheduled, or a lost worker still had its claim."""
+"""The times in which no worker could claim a job although no cap held it back: it was scheduled, or a lost worker still
+had its claim."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from sql_audit.store.log_queues import mirrored
 from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 SETTLED_MS: Final = 10 * MINUTE_MS
-"""How long before the last mirrored event a minute lies that grows no more, unless a clock was set back further."""
+"""The distance from the last mirrored event at which a minute grows no more, unless a clock was set back further."""
 SUM_AGAIN_S: Final = 6 * 3_600.0
 """Seconds after which all minutes are summed again, for a clock that was."""
 
@@ -95,7 +95,7 @@ class MetricsReader:
         """The last loss and the last epoch when the sums were made."""
         self._sum_at = 0.0
         self._counted: dict[str, _Counted] = {}
-        """By queue."""
+        """Queue → its claims as they were counted."""
         self._forgotten: dict[Key, Sums] = {}
         self._shown: dict[Key, Sums] = {}
         self._lifted: dict[Key, Sums] = {}

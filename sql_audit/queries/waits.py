@@ -70,7 +70,7 @@ class InFront:
     scope: str
     limit: str
     full_ms: int
-    """How long it was full during the wait; of a rate, spent."""
+    """The time for which it was full during the wait; of a rate, spent."""
     holders: int
     """Claims of others under this scope that were in force at some time of the wait, or of a rate:
     that began in it."""
@@ -117,7 +117,7 @@ class Why:
     pruned: PrunedTo | None = None
     """If others may have been in front that were pruned since."""
     pauses: list[JobPause] = field(default_factory=list)
-    """When it was scheduled, or a lost worker had its claim."""
+    """The times in which it was scheduled, or a lost worker had its claim."""
 
 
 def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
@@ -261,7 +261,7 @@ def _others(
 def _claims_before(
     connection: Connection, of: dict[str, Any], since_ms: int, rate: Sequence[int]
 ) -> list[tuple[int, list[list[Any]]]]:
-    """When the last claims before a wait began that a rate may still count, and under which scopes, oldest first."""
+    """Return the begins and the scopes of the last claims before a wait that a rate may still count, oldest first."""
     most, window_ms, burst = rate
     reaches_ms = window_ms + (burst * window_ms // most if most else 0)
     bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}

@@ -40,7 +40,7 @@ _TYPE_AT: Final = text(
 
 
 class Origin(NamedTuple):
-    """Where SQL has a queue from."""
+    """The source of a queue, by SQL."""
 
     prefix: str | None
     """None: from nowhere, since the database is a fork."""

@@ -32,7 +32,7 @@ LOST_AT: Final = (
     f"(j.state = '{GONE}' AND l.kind = 'restated' OR j.state = '{LOST}' AND (l.kind = 'forgotten' OR "
     "l.kind = 'orphaned' AND (j.last_epoch, j.last_seq) > (l.after_epoch, l.after_seq))))"
 )
-"""When Redis forgot a job ``j`` that is lost or gone, by its own clock."""
+"""The time at which Redis forgot a job ``j`` that is lost or gone, by Redis' clock."""
 
 
 class Range(NamedTuple):

@@ -31,11 +31,11 @@ class LostJob:
     ran_on: bool
     """A worker went on with it and was refused when it reported how that ended."""
     uncertain: str | None
-    """Where its end may lie unseen; None: it is known to be lost."""
+    """The place where it may have ended without an event in SQL; None: it is known to be lost."""
     over: str | None
-    """Why it need not run again; None: it has to."""
+    """The reason why it need not run again; None: it has to."""
     unknown: str | None
-    """Why it cannot be put back; None: it can."""
+    """The reason why it cannot be put back; None: it can."""
 
 
 @dataclass(slots=True)

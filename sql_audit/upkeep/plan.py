@@ -52,7 +52,7 @@ _ENDED: Final = "COALESCE(j.finished_at_ms, j.since_ms, 0)"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How long finished jobs are kept, in ms; ``keep`` by outcome (see OUTCOMES)."""
+    """The times for which finished jobs are kept, in ms; ``keep`` by outcome (see OUTCOMES)."""
 
     older_than_ms: int
     keep: Mapping[str, int] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Cut(NamedTuple):
     through_entries: int
     through_events: int
     ended_before: dict[str, int]
-    """By the state of a job: it leaves if it ended before that, in Unix ms."""
+    """A job's state → the time (Unix ms); jobs that ended before it leave."""
     rules: str
 
     @property
@@ -157,7 +157,7 @@ def _last_batch_before(
 
 
 def count(connection: Connection, cut: Cut) -> int:
-    """How many jobs would leave."""
+    """Return the number of jobs that would leave."""
     condition, values = cut.removable
     statement = text(f"SELECT COUNT(*) FROM job j WHERE {condition}")
     return int(connection.execute(statement, values).scalar_one())

@@ -32,7 +32,7 @@ from sql_audit.store.log_queues import given_up, says_deleted
 from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 
 LOOKS: Final = 5
-"""How often both sides are read until no epoch begins in between."""
+"""The most times that both sides are read until no epoch begins in between."""
 
 _LIVE: Final = text(
     "SELECT * FROM job WHERE queue = :queue AND state IN "
@@ -77,7 +77,7 @@ class Sides(NamedTuple):
     """Both sides. The jobs of ``records`` stand as the entry ``upto`` left them."""
 
     cursor: Row[Any]
-    """How far SQL is, after Redis was read."""
+    """The cursor of the queue, read after Redis."""
     redis: Snapshot
     """The keys of the queue in Redis."""
     records: dict[str, JobRecord]
@@ -101,8 +101,8 @@ class Sides(NamedTuple):
 
 
 def read_both(client: Client, database: Database, queue: str) -> Sides:
-    """Read both sides. Raises CannotTell, sqlalchemy.exc.NoResultFound if SQL does not know the queue, and what Redis
-    and SQL raise when they do not answer.
+    """Read Redis and SQL. Raises CannotTell, sqlalchemy.exc.NoResultFound if SQL does not know the queue, and what
+    Redis and SQL raise when they do not answer.
     """
     of_queue = {"queue": queue}
     for _ in range(LOOKS):

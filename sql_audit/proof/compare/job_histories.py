@@ -95,10 +95,10 @@ class History:
         self._pruned_to = OutboxId(0, -1) if cut is None else OutboxId(cut.epoch, cut.seq)
         epochs = restated(connection, queue)
         self._restated = OutboxId(epochs[-1], 0) if epochs else OutboxId(0, -1)
-        """Where the last baseline begins that SQL has whole; before every entry if it has none."""
+        """The beginning of the last baseline that SQL has whole; before every entry if SQL has no such baseline."""
 
     def tell(self) -> Iterator[str]:
-        """Tell it to the log. Yields what is false, and cannot be mended."""
+        """Add it to the doctor's log. Yields faults that cannot be repaired."""
         log = self._log
         self._tell_of_queue()
         if not log.gaps:
@@ -210,11 +210,12 @@ class History:
         return found
 
     def _judged(self, job_id: str, end: End) -> End:
-        """An end with whether no job of the id can have ended behind it."""
+        """Return an end with the answer whether no job of the id can have ended after it."""
         return end._replace(is_last=not self._orphaned and not self._may_lack(job_id, end.at))
 
     def _tell_of_end(self, job_id: str, line: str, by_sql: End | None) -> Iterator[str]:
-        """Tell how the last job of an id ended. Yields what is false of its line, and cannot be mended."""
+        """Add the end of the last job of an id to the doctor's log. Yields faults of its line that cannot be
+        repaired."""
         log, result, newest, end = (
             self._log,
             read_result(job_id, line),

@@ -20,7 +20,7 @@ TOLERANCE_US: Final = 1_000
 """Events tell the time in whole ms."""
 
 AGREED_MAX: Final = 100_000
-"""How many combinations of task, lane and scopes are remembered as in order."""
+"""Combinations of task, lane and scopes that are remembered as in order."""
 
 _TASK: Final = "task="
 
@@ -39,7 +39,7 @@ class ClaimScopes(NamedTuple):
 
     @classmethod
     def read(cls, scopes: Sequence[Sequence[Any]] | None) -> ClaimScopes:
-        """From the event's JSON. Raises ValueError or TypeError if it is not what it should be."""
+        """Read the scopes in the event's JSON. Raises ValueError or TypeError if they are invalid."""
         held, caps, rates, limits = [], [], [], {}
         for scope, *facts in scopes or ():
             if type(scope) is not str:
@@ -153,7 +153,7 @@ class Holders:
                 del keys[scope]
 
     def of(self, scope: str) -> int:
-        """How many hold a scope."""
+        """Return the number of claims that hold a scope."""
         if scope == QUEUE:
             return self.total
         if scope.startswith(_TASK):
@@ -173,7 +173,7 @@ class Holders:
     def disagreements(
         self, task: str | None, lane: str | None, text: str | None, listed: ClaimScopes
     ) -> list[str]:
-        """How the limits that a claim carries differ from what ``cap_changed`` events say.
+        """Return the differences between the limits that a claim carries and those of ``cap_changed`` events.
 
         ``text`` is the event's detail, by which combinations that are in order are remembered.
         """

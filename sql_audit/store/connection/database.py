@@ -55,7 +55,7 @@ from sql_audit.store.connection.copy import EventRows, Row, Rows
 from sql_audit.store.connection.statements import POSTGRESQL, SQLITE, of_rows
 
 BUSY_TIMEOUT_MS: Final = 5_000
-"""How long a connection to SQLite waits for another's lock."""
+"""The time for which a connection to SQLite waits for another's lock."""
 
 IDLE_TIMEOUT_MS: Final = 30_000
 """After how long PostgreSQL ends a transaction whose mirror has stopped, so that another may take
@@ -72,7 +72,7 @@ SQLITE_ROWS: Final = 256
 """Rows in one INSERT into SQLite: a quarter less time than one by one."""
 
 BACKGROUND_ROWS: Final = 500
-"""From this many rows on, a thread that works while SQLite inserts them is worth its start."""
+"""Number of rows from which on a thread that works while SQLite inserts them is worth its start."""
 
 PAUSE_S: Final = 1.0
 """Seconds of rest after which a connection to PostgreSQL is looked at before it is used."""

@@ -1,4 +1,5 @@
-"""Where an audit database is, and whether it is still there: a copy must not mirror under the original's name.
+"""The place of an audit database, and the check that it has not moved: a copy must not mirror under the original's
+name.
 
 A copy (pg_dump for staging, cp) has the same audit id, so Redis cannot tell it from the original: it would take the
 original's next events, and have Redis trimmed of them. So a database remembers its place when it is first mirrored
@@ -40,7 +41,7 @@ _UNKNOWN: Final = "unknown"
 
 
 def database_place(database: Database) -> str:
-    """Where a database is. Raises what its driver raises."""
+    """Return the place of a database. Raises what its driver raises."""
     if database.dialect == "sqlite":
         path = database.path
         # Not st_dev, which another start of the machine may number otherwise.

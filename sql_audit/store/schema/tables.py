@@ -211,7 +211,7 @@ mirror_cursor = _table(
     PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
     CheckConstraint("(epoch IS NULL) = (seq IS NULL)", name="mirror_cursor_entry"),
 )
-"""How far a queue is mirrored: the end of its last batch, and the sums of all. ``anchor`` is the SHA-256 of the last
+"""The end of a queue's last batch, and the sums of all its batches. ``anchor`` is the SHA-256 of the last
 entry, which the next read must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog
 when Redis is trimmed.
 ``prefix`` and ``stamp`` are the queue's source: the prefix of its keys, and the mark that Redis keeps in its ``meta``.
@@ -227,7 +227,7 @@ mirror_epoch = _table(
     Index("mirror_epoch_batch", "queue", "batch"),
     Index("mirror_epoch_entry", "queue", "epoch", "seq"),
 )
-"""Where the numbering begins or breaks, as found when ``batch`` was written.
+"""Beginnings and breaks of the numbering, found when ``batch`` was written.
 
 ``started``: an epoch's first entry. ``joined``: the mirror's first entry was not one. ``gap``:
 entries between (old_epoch, old_seq) and (epoch, seq) are missing, ``missing`` of them if that is
