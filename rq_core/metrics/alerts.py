@@ -1,6 +1,6 @@
 """Every alert: when it fires, what it means, what to look at and what to type.
 
-The rows are in ``alerts.toml`` beside this module. The rules for Prometheus, the runbook and the words of
+The rows are in the files of ``alert_rules/``. The rules for Prometheus, the runbook and the words of
 ``rq-core top`` are made from them.
 """
 
@@ -81,8 +81,14 @@ def _alert(row: dict[str, Any]) -> Alert:
     return Alert(**row | {"all_of": conditions, "look": tuple(row["look"])})
 
 
-_FILE: Final = Path(__file__).with_name("alerts.toml")
+_FOLDER: Final = Path(__file__).with_name("alert_rules")
+_FILES: Final = ("queues", "audit", "upkeep")
+"""In the order of the runbook."""
 
-ALERTS: Final = tuple(map(_alert, tomllib.loads(_FILE.read_text(encoding="utf-8"))["alert"]))
+ALERTS: Final = tuple(
+    _alert(row)
+    for name in _FILES
+    for row in tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))["alert"]
+)
 
 ALERT_BY_NAME: Final = {alert.name: alert for alert in ALERTS}

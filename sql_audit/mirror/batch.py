@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sql_audit.mirror.cursor import Cursor
 from sql_audit.mirror.forks import Fork
@@ -37,6 +37,18 @@ class Batch:
         taken = self.taken
         quarantined = any(intake.quarantined for intake in taken.intakes)
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
+
+    def quarantine_rows(self, queue: str) -> list[dict[str, Any]]:
+        """Return the rows of ``mirror_quarantine`` for entries that SQL cannot take."""
+        kept = [] if self.fork is None else [*self.fork.passed]
+        kept += [each for intake in self.taken.intakes for each in intake.quarantined]
+        return [
+            {
+                "queue": queue, "batch": self.number, "epoch": each.at.epoch, "seq": each.at.seq,
+                "ordinal": each.ordinal, "kind": each.kind, "reason": each.reason, "raw": each.raw,
+            }
+            for each in kept
+        ]  # fmt: skip
 
 
 class Projection(NamedTuple):

@@ -383,15 +383,7 @@ class Mirror:
             return projection
 
         projection = self.database.insert_events(connection, rows, project)
-        kept = [] if batch.fork is None else [*batch.fork.passed]
-        kept += [q for intake in intakes for q in intake.quarantined]
-        quarantined = [
-            {
-                "queue": self.queue, "batch": batch.number, "epoch": q.at.epoch, "seq": q.at.seq, "ordinal": q.ordinal,
-                "kind": q.kind, "reason": q.reason, "raw": q.raw,
-            }
-            for q in kept
-        ]  # fmt: skip
+        quarantined = batch.quarantine_rows(self.queue)
         if quarantined:
             connection.execute(INSERT_QUARANTINE, quarantined)
             batch.cursor.quarantined += len(quarantined)
