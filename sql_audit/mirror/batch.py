@@ -39,7 +39,7 @@ class Batch:
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
 
     def quarantine_rows(self, queue: str) -> list[dict[str, Any]]:
-        """Return the rows of ``mirror_quarantine`` for entries that SQL cannot take."""
+        """Return the rows of ``quarantine`` for entries that SQL cannot take."""
         kept = [] if self.fork is None else [*self.fork.passed]
         kept += [each for intake in self.taken.intakes for each in intake.quarantined]
         return [
