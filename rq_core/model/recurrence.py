@@ -1,0 +1,417 @@
+"""The instants of a schedule: of a cron expression in a time zone, or of an interval. No clock, no I/O.
+
+A schedule has *instants* (Unix ms): the moments that its cron expression names, or the multiples of ``every`` since the
+Unix epoch plus a phase made of the schedule's name. It is *due* at an instant plus its part of ``spread``, which is a
+constant of its name. So neither a restart nor another worker changes any of these.
+
+When daylight saving changes, wall clocks leave out times or show them twice. A wall time in a gap fires at the end of
+the gap; one that comes twice fires the first time. If minute or hour begins with ``*``, elapsed time counts: each
+minute that passes is compared with the expression, so ``*/10 * * * *`` never waits longer than ten minutes.
+
+    >>> nightly = recurrence("nightly", cron="30 2 * * *", tz="Europe/Berlin")
+    >>> instant = 1774659600000  # 2026-03-28 02:00 in Berlin; the next night has no 02:30
+    >>> for _ in range(3):
+    ...     instant = nightly.next_after(instant)
+    ...     print(datetime.fromtimestamp(instant / 1000, ZoneInfo("Europe/Berlin")))
+    2026-03-28 02:30:00+01:00
+    2026-03-29 03:00:00+02:00
+    2026-03-30 02:30:00+02:00
+    >>> nightly.to_json()
+    '{"cron":"30 2 * * *","tz":"Europe/Berlin","overlap":"skip","catch_up":"latest"}'
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple, get_args
+from zlib import crc32
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from rq_core.errors import InvalidOption
+from rq_core.model.lib.durations import Duration, ms_of
+
+Overlap = Literal["skip", "allow", "queue", "replace"]
+"""The rule for an instant while the job of an earlier one is alive."""
+CatchUp = Literal["latest", "skip"]
+"""The rule for instants that passed while no worker ran."""
+
+OVERLAPS: Final = get_args(Overlap)
+CATCH_UPS: Final = get_args(CatchUp)
+
+NAME_MAX: Final = 100
+"""Characters of a schedule's name: the id of a job has 128, and is ``tick-NAME-INSTANT``."""
+NAME_PATTERN: Final = rf"[A-Za-z0-9_.:-]{{1,{NAME_MAX}}}"
+CRON_MAX: Final = 200
+"""Characters of a cron expression."""
+EVERY_S_MIN: Final = 1.0
+"""Seconds."""
+SPREAD_S_MIN: Final = 0.001
+"""Seconds."""
+SKIP_GRACE_MS: Final = 60_000
+"""The grace of ``catch_up="skip"`` if nothing else is said."""
+PASSED_MAX: Final = 10_000
+"""The most instants that are counted."""
+INSTANT_MAX: Final = 10**13 - 1
+"""Scripts take whole numbers below 10^13 (Unix ms: the year 2286)."""
+
+NICKNAMES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+_MINUTE: Final = 60_000
+_DAY: Final = timedelta(days=1)
+_MINUTE_LONG: Final = timedelta(minutes=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS_2000: Final = datetime(2000, 1, 1)  # noqa: DTZ001 (a wall time)
+"""The fifty years from here on have all weekdays of all dates, so an expression that is silent in them never fires."""
+_FIELDS: Final = "must have five fields (minute hour day month weekday), or be one of " + ", ".join(
+    NICKNAMES
+)
+_ZONE: Final = "must be a time zone of the IANA database, such as Europe/Berlin"
+_ZONES_MISSING: Final = (
+    f"{_ZONE}. This system has no such zone: if the name is right, `pip install tzdata` (Python's copy of the database)"
+    " or install the system's package tzdata"
+)
+
+
+class Passed(NamedTuple):
+    """The instants of a schedule that have passed at a certain time."""
+
+    fired: int | None
+    """The instant to run; None if no instant is due, or the grace of all is over."""
+    missed: int
+    """The number of due instants that are not run, up to PASSED_MAX."""
+    next: int | None
+    """The first instant that is not due yet; None if there is no more before the year 2286."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """The rule of one schedule. Made and checked by :func:`recurrence`, or read by :func:`from_json`."""
+
+    name: str
+    cron: str | None = None
+    tz: str = "UTC"
+    every_ms: int = 0
+    spread_ms: int = 0
+    overlap: Overlap = "skip"
+    catch_up: CatchUp = "latest"
+    grace_ms: int | None = None
+    """An instant that is due for longer than this is missed; None: it is run, however late."""
+
+    @property
+    def phase_ms(self) -> int:
+        """The part that is added to multiples of ``every``: less than it, and the same for all who know the name."""
+        return crc32(self.name.encode()) % self.every_ms if self.every_ms else 0
+
+    @property
+    def shift_ms(self) -> int:
+        """The part of ``spread`` that is added to each instant: less than it, and a constant of the name."""
+        return crc32(b"spread|" + self.name.encode()) % self.spread_ms if self.spread_ms else 0
+
+    def next_after(self, instant: int) -> int | None:
+        """Return the first instant after this moment (Unix ms); None if there is no more before the year 2286."""
+        if self.cron is None:
+            since = instant - self.phase_ms
+            found: int | None = (since // self.every_ms + 1) * self.every_ms + self.phase_ms
+        else:
+            # Instants of cron are whole minutes, so all moments of a minute have the same next one.
+            found = _cron_after(
+                NICKNAMES.get(self.cron, self.cron), self.tz, instant // _MINUTE * _MINUTE
+            )
+        return found if found is not None and found <= INSTANT_MAX else None
+
+    def instants(self, after: int) -> Iterator[int]:
+        """Yield the instants after this moment (Unix ms)."""
+        instant = self.next_after(after)
+        while instant is not None:
+            yield instant
+            instant = self.next_after(instant)
+
+    def passed(self, start: int, end: int) -> int:
+        """Return how many instants lie from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX."""
+        if self.cron is None:
+            before_end = (end - 1 - self.phase_ms) // self.every_ms
+            before_start = (start - 1 - self.phase_ms) // self.every_ms
+            return max(0, min(before_end - before_start, PASSED_MAX))
+        count = 0
+        for instant in self.instants(start - 1):
+            if instant >= end or count == PASSED_MAX:
+                break
+            count += 1
+        return count
+
+    def latest(self, start: int, now: int) -> int | None:
+        """Return the last instant from ``start`` up to ``now`` (Unix ms); None without one."""
+        if self.cron is None:
+            found = (now - self.phase_ms) // self.every_ms * self.every_ms + self.phase_ms
+            return found if found >= start else None
+        reach = _MINUTE
+        while now - reach > start - 1 and (self.next_after(now - reach) or now + 1) > now:
+            reach *= 8
+        last = None
+        for instant in self.instants(max(now - reach, start - 1)):
+            if instant > now:
+                break
+            last = instant
+        return last
+
+    def judge(self, expected: int, now: int) -> Passed:
+        """Return the instants that have passed ``now`` of a schedule whose next one is ``expected`` (both Unix ms).
+
+        Of all instants that are due, the last one is run, and the others are missed.
+        """
+        due_now = now - self.shift_ms
+        fired = self.latest(expected, due_now)
+        if fired is None:
+            return Passed(None, 0, expected)
+        following = self.next_after(fired)
+        if self.grace_ms is not None and due_now - fired > self.grace_ms:
+            return Passed(None, self.passed(expected, fired + 1), following)
+        return Passed(fired, self.passed(expected, fired), following)
+
+    def to_json(self) -> str:
+        """Return the rule as Redis and the log have it, without the name. Equal rules are equal texts."""
+        when = (
+            {"every_ms": self.every_ms} if self.cron is None else {"cron": self.cron, "tz": self.tz}
+        )
+        spread = {"spread_ms": self.spread_ms} if self.spread_ms else {}
+        grace = {} if self.grace_ms is None else {"grace_ms": self.grace_ms}
+        said = when | spread | {"overlap": self.overlap, "catch_up": self.catch_up} | grace
+        return json.dumps(said, separators=(",", ":"))
+
+
+def recurrence(
+    name: str,
+    *,
+    cron: str | None = None,
+    tz: str | None = None,
+    every: Duration | None = None,
+    spread: Duration | None = None,
+    overlap: Overlap = "skip",
+    catch_up: CatchUp = "latest",
+    grace: Duration | None = None,
+) -> Recurrence:
+    """Return the rule of a schedule. Raises InvalidOption.
+
+    Exactly one of ``cron`` and ``every`` says when; ``tz`` belongs to ``cron`` and is UTC if it is left out.
+    """
+    check_schedule_name(name)
+    _check_word("overlap", overlap, OVERLAPS)
+    _check_word("catch_up", catch_up, CATCH_UPS)
+    spread_ms = 0 if not spread else ms_of("spread", spread, minimum=SPREAD_S_MIN)
+    grace_ms = ms_of("grace", grace) if grace is not None else None
+    if grace_ms is None and catch_up == "skip":
+        grace_ms = SKIP_GRACE_MS
+    every_ms = 0
+    if every is not None:
+        if cron is not None:
+            raise InvalidOption.of("every", every, "does not go with cron: say one of the two")
+        if tz is not None:
+            raise InvalidOption.of("tz", tz, "does not go with every, which counts elapsed seconds")
+        every_ms = ms_of("every", every, minimum=EVERY_S_MIN)
+    elif cron is None:
+        raise InvalidOption.of("cron", None, "must be given, or every: one of them says when")
+    else:
+        cron = check_cron(cron)
+        check_zone(tz := "UTC" if tz is None else tz)
+    return Recurrence(name, cron, tz or "UTC", every_ms, spread_ms, overlap, catch_up, grace_ms)
+
+
+def from_json(name: str, text: str) -> Recurrence:
+    """Return the rule that ``to_json`` wrote. Raises InvalidOption for one that this version cannot read."""
+    try:
+        said: dict[str, Any] = json.loads(text)
+        seconds = {
+            option: said.pop(f"{option}_ms") / 1000
+            for option in ("every", "spread", "grace")
+            if f"{option}_ms" in said
+        }
+        return recurrence(name, **said, **seconds)
+    except (TypeError, AttributeError, ValueError) as error:
+        must = f"must be the JSON of a schedule that this version can read ({error})"
+        raise InvalidOption.of("schedule", text, must) from None
+
+
+def check_schedule_name(name: str) -> str:
+    """Return the name, if a schedule may have it. Raises InvalidOption."""
+    given: object = name
+    if not isinstance(given, str) or not re.fullmatch(NAME_PATTERN, given):
+        must = f"must be 1 to {NAME_MAX} of the characters A-Z a-z 0-9 _ . : -"
+        raise InvalidOption.of("name", name, must)
+    return name
+
+
+def check_zone(tz: str) -> str:
+    """Return the name of a time zone that this system knows. Raises InvalidOption."""
+    given: object = tz
+    if not isinstance(given, str) or not given:
+        raise InvalidOption.of("tz", tz, _ZONE)
+    try:
+        _zone(tz)
+    except (LookupError, OSError, ValueError):
+        raise InvalidOption.of("tz", tz, _ZONES_MISSING) from None
+    return tz
+
+
+@lru_cache(maxsize=1024)
+def check_cron(cron: str) -> str:
+    """Return a cron expression, one space between its fields. Raises InvalidOption for one that is wrong, and for one
+    that never fires.
+
+    >>> check_cron("0  2 * *   MON-FRI")
+    '0 2 * * MON-FRI'
+    """
+    given: object = cron
+    if not isinstance(given, str) or not given.strip() or len(given) > CRON_MAX:
+        raise InvalidOption.of("cron", cron, _FIELDS)
+    fields = cron.split()
+    said = " ".join(fields)
+    if said.startswith("@"):
+        if said not in NICKNAMES:
+            raise InvalidOption.of("cron", cron, _FIELDS)
+        return said
+    if len(fields) != 5:
+        raise InvalidOption.of("cron", cron, f"{_FIELDS}; it has {len(fields)}")
+    try:
+        next(CronSim(said, _YEARS_2000))
+    except StopIteration:
+        raise InvalidOption.of("cron", cron, "must fire some day: no date matches it") from None
+    except CronSimError as error:
+        raise InvalidOption.of("cron", cron, _why(fields, str(error))) from None
+    return said
+
+
+def _why(fields: list[str], error: str) -> str:
+    """Return which field of an expression is wrong, and what it must be."""
+    usual = {
+        "minute": (0, "0 to 59"),
+        "hour": (1, "0 to 23"),
+        "day-of-month": (2, "1 to 31, or L (the last day), and a date that its months have"),
+        "month": (3, "1 to 12, or JAN to DEC"),
+        "day-of-week": (
+            4,
+            "0 to 7 (Sunday is 0 and 7), or SUN to SAT, MON#2 (the second), or 5L (the last)",
+        ),
+    }
+    place, values = usual[error.removeprefix("Bad ")]
+    return f"has the {error.removeprefix('Bad ')} {fields[place]!r}, which must be {values}"
+
+
+def _check_word(option: str, value: object, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise InvalidOption.of(option, value, f"must be one of {', '.join(words)}")
+
+
+@lru_cache(maxsize=1024)
+def _zone(tz: str) -> ZoneInfo:
+    return ZoneInfo(tz)
+
+
+def _ms_of_utc(moment: datetime) -> int:
+    """Return a moment in UTC in Unix ms."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+@lru_cache(maxsize=4096)
+def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
+    """Return the first instant after a whole minute (Unix ms).
+
+    The cache is for many schedules with one expression that are declared or due together.
+    """
+    zone = _zone(tz)
+    moment = _EPOCH + timedelta(milliseconds=minute_ms)
+    minute, hour, *_ = cron.split()
+    try:
+        if minute.startswith("*") or hour.startswith("*"):
+            return _ms_of_utc(_after_elapsed(cron, zone, moment))
+        return _ms_of_utc(_after_named(cron, zone, moment))
+    except (StopIteration, OverflowError):
+        return None
+
+
+def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
+    """Return the first instant after ``moment`` of an expression that names its minutes and hours."""
+    walls = CronSim(cron, _wall(zone, moment))
+    while True:
+        # While a wall time comes for the second time, its first moment has passed.
+        if (instant := _first_instant(next(walls), zone)) > moment:
+            return instant
+
+
+def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
+    """Return the moment of a wall time: its first one, or the end of the gap that it lies in."""
+    instant = wall.replace(tzinfo=zone).astimezone(UTC)
+    if _wall(zone, instant) == wall:
+        return instant
+    # With the offset from before the gap this moment lies after the gap; with the offset from after it, before the gap.
+    return _change(zone, wall.replace(tzinfo=zone, fold=1).astimezone(UTC), instant)
+
+
+def _after_elapsed(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
+    """Return the first minute after ``moment`` whose wall time matches the expression.
+
+    Between two changes of the offset the wall clock is an even one, so CronSim needs no time zone.
+    """
+    while True:
+        offset = _offset(zone, moment)
+        instant = (next(CronSim(cron, _naive(moment) + offset)) - offset).replace(tzinfo=UTC)
+        change = _first_change(zone, moment, instant)
+        if change is None:
+            return instant
+        if _matches(cron, _wall(zone, change)):
+            return change
+        moment = change
+
+
+def _matches(cron: str, wall: datetime) -> bool:
+    return bool(next(CronSim(cron, wall - timedelta(seconds=1))) == wall)
+
+
+def _first_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
+    """Return the first moment after one and up to another at which the offset is another one than just before."""
+    offset, day = _offset(zone, after), after
+    while day < until:
+        day, before = min(day + _DAY, until), day
+        if _offset(zone, day) != offset:
+            return _change(zone, before, day)
+    return None
+
+
+def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
+    """Return the first minute with the offset of ``after``, which differs from that of ``before``."""
+    offset = _offset(zone, before)
+    low, high = 0, -((before - after) // _MINUTE_LONG)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _offset(zone, before + middle * _MINUTE_LONG) == offset:
+            low = middle
+        else:
+            high = middle
+    return before + high * _MINUTE_LONG
+
+
+def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
+
+
+def _wall(zone: ZoneInfo, moment: datetime) -> datetime:
+    """Return what a clock on the wall shows at a moment."""
+    return moment.astimezone(zone).replace(tzinfo=None, fold=0)
+
+
+def _naive(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=None)
