@@ -27,10 +27,11 @@ Uses: call(now now_text keep_answer) parts(run_parts) meta(fact) state(read_line
 local next_due   -- when something is due next; '-' if nothing is scheduled
 local more       -- whether something is left that another claim may take
 local fence      -- of the jobs that are taken
+local has_ticks  -- whether schedules are due
 local outrun     -- keys of a fair queue that its clock has passed
 
 local function reset()
-  next_due, more, fence, outrun = nil, nil, nil, nil
+  next_due, more, fence, has_ticks, outrun = nil, nil, nil, nil, nil
 end
 
 --- The reply to a claim that is sent again: the jobs that are still held under its fence, specs read again.
@@ -57,7 +58,7 @@ end
 --- takes.
 local function decide_claim(ended)
   local unfinished
-  next_due, unfinished = sweep()
+  next_due, unfinished, has_ticks = sweep()
   local gated = gate_is_shut()
   local room = not is_plain_queue() and queue_cap() or nil
   local queue_limit = room and '["queue",' .. room .. ']'
@@ -118,7 +119,7 @@ end
 
 --- End the call, and return the reply. `refused` are ids and why their success is refused, each with a space before it.
 local function close_claim(refused)
-  local header = now_text .. ' ' .. (next_due ~= '-' and digits(next_due) or '-') .. (more and ' 1 ' or ' 0 ') .. fence .. refused
+  local header = now_text .. ' ' .. (next_due ~= '-' and digits(next_due) or '-') .. (has_ticks and (more and ' 3 ' or ' 2 ') or more and ' 1 ' or ' 0 ') .. fence .. refused
   local reply, answer = close_reply(header)
   keep_answer(answer)
   return reply

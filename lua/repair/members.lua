@@ -1,6 +1,6 @@
 --[[ members: single members of keys, as the doctor names them: their values, and the values that they get.
 
-Keys: meta state jobs waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept returned
+Keys: meta state jobs waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept returned schedules ticks
 Uses: meta(set_fact renew) stored_lines(read_lines) batch(call_many)
 ]]
 
@@ -15,10 +15,11 @@ end
 local function name_keys()
   hashes = {
     meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots, results = results, returned = returned,
+    schedules = schedules,
   }
   sets = {
     waiting = waiting, open = open, blocked = blocked, holders = holders, fair = fair,
-    scheduled = scheduled, leases = leases, dead = dead, expiring = expiring, kept = kept,
+    scheduled = scheduled, leases = leases, dead = dead, expiring = expiring, kept = kept, ticks = ticks,
   }
 end
 

@@ -1,5 +1,6 @@
 --[[ sweep: what is due in the queue, whichever worker claims: expired leases end, due jobs become ready, rates that were
-spent resume, what has expired is forgotten. At most `sweep_max` of each in a call.
+spent resume, what has expired is forgotten. At most `sweep_max` of each in a call. Schedules that are due (`tick|`) are left
+to the worker that claims; a second later they are left to another one, if they are still due.
 
 The head of `scheduled` is read in each call. Leases and `expiring` are looked at again once the first lease of the last look
 is over, and after SWEEP_MS at the latest: no lease that is given meanwhile ends sooner. When that is, a function notes with the
@@ -21,6 +22,7 @@ Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity)
     deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting)
 ]]
 
+local TICK_MS = 1000   -- so long a worker has schedules that are due for itself
 local SWEEP_MS = 100   -- the longest time between two looks at leases while workers claim
 
 local swept = {}       -- what was decided, by kind: ids, members or events
@@ -168,6 +170,10 @@ local function promote_due()
     note('undue', member)
     if kind == 'rate' or kind == 'caps' then
       note(kind, name)
+    elseif kind == 'tick' then
+      note('unfinished', now + TICK_MS)
+      note('unfinished', member)
+      swept.has_ticks = true
     end
   end
   local waiting_jobs = read_many(state, ids)
@@ -184,7 +190,11 @@ local function promote_due()
   if seq ~= fact('sequence') then
     set_fact('sequence', seq)
   end
-  return earliest_due(#due) or '-'
+  local next_due = earliest_due(#due) or '-'
+  if swept.has_ticks then
+    return next_due == '-' and now + TICK_MS or math.min(next_due, now + TICK_MS)
+  end
+  return next_due
 end
 
 --- Forget what is over: call slots, names, dead jobs, rates; and let jobs expire that have waited for too long. Returns whether more of it
@@ -292,7 +302,8 @@ local function note_clock()
   end
 end
 
---- Do all that. Returns when the next scheduled member is due ('-': none is), and whether changes of limits are left.
+--- Do all that. Returns when the next scheduled member is due ('-': none is), whether changes of limits are left, and whether
+--- schedules are due.
 local function sweep()
   note_clock()
   note_activity(now)
@@ -306,7 +317,7 @@ local function sweep()
   if is_full then
     note_swept(now)
   end
-  return next_due, unfinished or is_full
+  return next_due, unfinished or is_full, swept.has_ticks
 end
 
 --- The plain jobs that became ready, by priority: those that go to the head of their list, and those that join at the tail; and the ids

@@ -30,10 +30,12 @@ _FACTS: Final = {
     "results_bytes": "the bytes of all fields of `results`",
     "caps_by_task": "limits of tasks are stored",
     "caps_by_key": "limits of keys are stored",
+    "schedules": "the queue has had schedules",
 }
 
 _OWNERS: Final = {
     "meta": "fact", "results": "id", "kept": "id", "returned": "id", "rates": "rate", "fair": "key",
+    "ticks": "schedule",
 }  # fmt: skip
 """The kinds of owners that the members of a key have; the members of other keys belong to jobs."""
 
@@ -42,7 +44,14 @@ def owner_of(key: str, member: str) -> Owner:
     """Return the owner of a member of an index."""
     if key in ("scheduled", "expiring"):
         kind, _, name = member.partition("|")
-        kinds = {"job": "job", "dead": "job", "slot": "call slot", "rate": "rate", "name": "name"}
+        kinds = {
+            "job": "job",
+            "dead": "job",
+            "slot": "call slot",
+            "rate": "rate",
+            "name": "name",
+            "tick": "first tick",
+        }
         return (kinds[kind], name) if kind in kinds else ("member", member)
     if key == "blocked":
         return "lane", member.split("|", 2)[-1]
@@ -151,6 +160,7 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
         "id": [("line", name), ("results", name)],
         "call slot": [("slots", name)],
         "rate": [("rates", name), ("expiring", f"rate|{name}")],
+        "schedule": [("schedules", name)],
         "name": [("slots", name_field(name)), *_holders(view, name_field(name), edits)],
     }
     read_alone = {"head": view.heads, "line": view.standing}

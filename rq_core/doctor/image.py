@@ -15,6 +15,7 @@ from rq_core.doctor.snapshot import View
 from rq_core.model.idempotency import load_of
 from rq_core.model.lib.text import bytes_of
 from rq_core.model.limits import scopes
+from rq_core.model.schedule import JOB_FIELD, TICK_MARK, Schedule
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
 from rq_core.model.state_line import Job, read_job, with_task, write_line
 from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
@@ -42,6 +43,7 @@ INDEXES: Final = (
         "results",
         "returned",
         "kept",
+        "ticks",
         "meta",
     ),
 )
@@ -154,6 +156,7 @@ class Image:
                 for entry in _of_slot(self, *item)
             ),
             *_results(self),
+            *_ticks(self.view),
             *_rates(self.view),
             *_resumes(self.view),
             *_turns(self),
@@ -251,6 +254,21 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
     deadline = kept.split(" ")[1:2]
     known = deadline and deadline[0].isascii() and deadline[0].isdigit()
     yield "expiring", f"slot|{name}", int(deadline[0]) if known else AnyValue(f"+{SLOT_LIFE_MS}")
+
+
+def _ticks(view: View) -> Iterator[Entry]:
+    """Yield when each schedule that is on is due, and when claims look at the first of them. A worker that has a
+    schedule in hand, or that learned that some are due, has moved it on for some seconds."""
+    due = []
+    for name, entry in view.snapshot["schedules"].items():
+        with suppress(ValueError):
+            if not name.endswith(JOB_FIELD) and (schedule := Schedule.parse(entry)).state == "on":
+                due.append(schedule.due_ms)
+                yield "ticks", name, AtLeast(schedule.due_ms)
+    if due:
+        yield "scheduled", TICK_MARK, AtLeast(min(due))
+    if view.snapshot["schedules"] and view.facts.get("epoch"):
+        yield "meta", "schedules", "1"
 
 
 def _instant_by(view: View, name: str, job_id: str) -> int | None:

@@ -51,7 +51,11 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("rates", "hash", "scope of a rate → its theoretical arrival time (Unix µs)"),
     Key("fair", "zset", "fair queues: key → virtual finish time"),
     Key("tasks", "hash", "task → its policy, as workers register it (JSON)"),
-    Key("scheduled", "zset", "job|id, rate|scope, caps|family|after → due time (Unix ms)"),
+    Key(
+        "scheduled",
+        "zset",
+        "job|id, rate|scope, caps|family|after → due time; tick| → when the first schedule is due (Unix ms)",
+    ),
     Key("leases", "zset", "id → until when its claim is in force (Unix ms)"),
     Key("dead", "zset", "id → when it died (Unix ms)"),
     Key(
@@ -73,6 +77,12 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     Key("kept", "zset", "id → when to forget its value, or all that `results` has of it (Unix ms)"),
     Key("returned", "hash", "id in `results` → the job's result (JSON)"),
+    Key(
+        "schedules",
+        "hash",
+        "schedule → a readable line and its rule (JSON); schedule|job → its job, as enqueue takes it",
+    ),
+    Key("ticks", "zset", "schedule → when its next instant is due (Unix ms)"),
     Key("wake", "list", "a token, as a rule one; wakes one idle worker"),
     Key(
         "workers",

@@ -14,6 +14,9 @@ Each attribute of :class:`Operations` is the family in the module of that name. 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from rq_core.model.lib.cached_property import cached_property
 from rq_core.protocol.calls.admin import Admin, Deletion
 from rq_core.protocol.calls.audit import Audit
 from rq_core.protocol.calls.caps import Caps
@@ -22,6 +25,9 @@ from rq_core.protocol.calls.unique import UniqueNames
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.reads.reads import Reads
 from rq_core.protocol.reads.result_reads import Endings
+
+if TYPE_CHECKING:
+    from rq_core.protocol.calls.schedules import Schedules
 
 
 class Operations:
@@ -38,3 +44,10 @@ class Operations:
         self.deletion = Deletion(delivery, self.admin, self.reads)
         self.names = UniqueNames(delivery)
         self.endings = Endings(delivery)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """The calls about schedules. Most clients make none, and the module needs those that compute instants."""
+        from rq_core.protocol.calls.schedules import Schedules
+
+        return Schedules(self.delivery, self.caps, self.reads)

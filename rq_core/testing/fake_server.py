@@ -43,10 +43,23 @@ end
 """
 
 
+_DEFINITION_DIGEST: Final = """--[[ definition_digest: makes a short digest, where scripts have no redis.sha1hex. ]]
+
+local function definition_digest(rule, job)
+  local text, sum = rule .. job, 5381
+  for at = 1, #text do
+    sum = (sum * 33 + text:byte(at)) % 4294967296
+  end
+  return string.format('%08x', sum)
+end
+"""
+
+
 @functools.cache
 def fake_variant() -> Variant:
     """Return how the scripts must be changed for fakeredis."""
-    return Variant(includes={"replid": _REPLID, "clock": _CLOCK}, shebang=False)
+    includes = {"replid": _REPLID, "clock": _CLOCK, "definition_digest": _DEFINITION_DIGEST}
+    return Variant(includes=includes, shebang=False)
 
 
 @functools.cache

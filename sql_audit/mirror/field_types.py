@@ -145,5 +145,11 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "spec": _texts,
     "value_digest": _words,
     "value": _texts,
+    "name": _names,
+    "version": _numbered,
+    "nominal_ms": _numbered,
+    "next_ms": _integers,
+    "missed": _numbered,
+    "held_by": _words,
 }
 """Field → its type. A field without a type may hold anything that is not nested too deep."""

@@ -20,6 +20,7 @@ NO_INDEXES = {
     "jobs": "arguments are nowhere else; see test_doctor",
     "caps": "limits are set by code and by operators; see test_lanes",
     "tasks": "workers register the policies",
+    "schedules": "rules and jobs are nowhere else",
     "slots": "the answers to calls are nowhere else",
     "results": "what has ended is nowhere else; see test_doctor for an id that is in use",
     "returned": "values are nowhere else; see test_doctor",
@@ -47,6 +48,7 @@ NOT_IMPLIED = {
 
 FACTS = (
     "sequence", "tombstones", "caps_by_task", "caps_by_key", "remembers", "results_bytes", "kept_bytes",
+    "schedules",
 )  # fmt: skip
 """What the jobs and the limits imply of `meta`."""
 

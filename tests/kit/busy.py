@@ -3,6 +3,8 @@
 from typing import Any
 
 from rq_core.model.job import Claim, NewJob
+from rq_core.model.recurrence import recurrence
+from rq_core.protocol.calls.schedules import Declaration
 from tests.kit.lanes import breaches
 from tests.kit.seed import Seed
 
@@ -42,6 +44,10 @@ class Busy:
         seed.enqueue(self.job("low", "a", "task=u", "tenant=a", priority="low"))
         for priority in ("critical", "high", "low"):
             seed.enqueue(f"plain-{priority}", task="v", priority=priority)
+        # Of which none is due here.
+        rules = [recurrence(name, every=90 * 86_400) for name in ("monthly", "rarely")]
+        made = [Declaration.of(seed.job("-", task="v"), rule) for rule in rules]
+        seed.client.run(seed.client.calls.schedules.put(seed.queue, made))
 
     def job(self, job_id: str, key: str, *scopes: str, **options: Any) -> NewJob:
         task = scopes[0].removeprefix("task=")

@@ -12,10 +12,12 @@ from rq_core.doctor.finding import LOWER
 from rq_core.doctor.image import LISTS
 from rq_core.model.job import Claim, NewJob
 from rq_core.model.keys import KEY_TYPES
+from rq_core.model.recurrence import Overlap, recurrence
 from rq_core.model.result_encoding import FULL, unpack_result
 from rq_core.model.result_encoding import pack_result as pack_value
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls.enqueue import pack_jobs
+from rq_core.protocol.calls.schedules import Declaration
 from rq_core.scripts.script import Script
 from tests.kit.failover import fail_over
 from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
@@ -437,6 +439,66 @@ def cap(seed: Seed) -> Scene:
     return Scene("cap", _slotted(by="somebody", why="because", source="live"), changes)
 
 
+def _schedules(seed: Seed) -> None:
+    """Schedules of each way to overlap, of which one has a job that runs, and one a job that waits."""
+    seed.cap("tick", 1)
+    overlaps: dict[str, Overlap] = {"a": "skip", "b": "allow", "c": "replace", "d": "queue"}
+    made = [
+        Declaration.of(seed.job("-", task="c"), recurrence(name, every=10, overlap=overlap))
+        for name, overlap in overlaps.items()
+    ]
+    seed.client.run(seed.client.calls.schedules.put(seed.queue, made))
+    for _ in range(2):
+        seed.client.run(seed.client.calls.schedules.run(seed.queue, "c"))
+        seed.claim(1)
+        seed.advance(1)
+
+
+@scene
+def schedule(seed: Seed) -> Scene:
+    """One that is new, one that changes, and one that is due before all others."""
+    _schedules(seed)
+    seed.take_token()
+    job = seed.client.run(seed.client.calls.reads.snapshot(seed.queue))["schedules"]["a|job"]
+    records = [
+        ("new", -1, seed.now + 50_000, seed.now + 50_000, '{"every_ms":50000}', job),
+        ("a", -1, seed.now + 60_000, seed.now + 60_000, '{"every_ms":60000}', job),
+        ("b", -1, seed.now + 1, seed.now + 1, '{"every_ms":1000}', job),
+    ]
+    how = {"source": "live", "spec_max": 1_000, "what": "put"}
+    return Scene("schedule", {**_by(), **how}, records)
+
+
+@scene
+def schedule_removed(seed: Seed) -> Scene:
+    _schedules(seed)
+    how = {"source": "live", "spec_max": 0, "what": "remove"}
+    return Scene("schedule", {**_by(), **how}, [("a", -1, 0, 0, "", ""), ("b", 7, 0, 0, "", "")])
+
+
+@scene
+def tick(seed: Seed) -> Scene:
+    """Fires two, skips one, is told one too late, and hands out a fourth; in a queue that remembers ids."""
+    _caps(seed)
+    _remembered(seed)
+    _schedules(seed)
+    seed.enqueue(
+        "plain", _in_lane(seed, "c-1", "tenant=b", RATE), _in_lane(seed, "c-2", "tenant=b")
+    )
+    seed.claim(2)
+    seed.client.run(seed.client.calls.schedules.run(seed.queue, "a"))
+    seed.live(10_000)
+    seed.attach()
+    seed.take_token()
+    stored = seed.client.run(seed.client.calls.schedules.stored(seed.queue))
+    instants = [
+        (name, 1, stored[name].next_ms, stored[name].next_ms, stored[name].next_ms + 10_000, 0)
+        for name in ("a", "b", "c")
+    ]
+    args = _slotted(by=WORKER, why="", spec_max=1_000, hand_max=10)
+    return Scene("tick", args, [*instants, ("a", 9, 1, 1, 2, 0)])
+
+
 @scene
 def register(seed: Seed) -> Scene:
     seed.client.run(seed.client.calls.caps.register(seed.queue, {"t": "{}", "c": "{}"}))
@@ -584,5 +646,5 @@ def repair(seed: Seed) -> Scene:
     # That queue is not fair.
     records.append((len(found), "fair", "a", LOWER, "20000"))
     untouched = KEY_TYPES.keys() - {key for _, key, *_ in records} - set(LISTS)
-    assert untouched == {"caps", "tasks", "wake", "workers"}
+    assert untouched == {"caps", "schedules", "ticks", "tasks", "wake", "workers"}
     return Scene("repair", {"by": "somebody"}, records)

@@ -12,12 +12,16 @@ import pytest
 
 from rq_core.model.job import Claim
 from rq_core.model.table.machine import TRANSITIONS, Event, State, Transition
+from rq_core.protocol.calls import schedules
+from rq_core.protocol.calls.enqueue import pack_jobs
+from rq_core.protocol.calls.schedules import Instant
 from tests.kit.consistency import assert_consistent
 from tests.kit.listener import Listener
 from tests.kit.seed import LEASE_MS, NO_FENCE, QUEUE, WORKER, Seed, events_of
 from tests.kit.snapshots import diff, fields_of, lines_of, without_slot
 
-JOB = "job"
+INSTANT = 1_700_000_000_000
+JOB = f"tick-beat-{INSTANT}"
 DELAY_MS = 60_000
 NAME = "t/job"
 FULL_SCOPE = "host=full"
@@ -61,6 +65,8 @@ class Facts:
     """The call gives it a later deadline."""
     endless: bool = False
     """The call takes its deadline away. (Those whose deadline is over are all that wait with one.)"""
+    of_schedule: bool = False
+    """It runs in the place of the schedule for which the call tells an instant."""
     failed_before: bool = False
     """It has failed, or lost a worker, or does so in this call."""
 
@@ -77,6 +83,18 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
         )
         for state in ("ready", "scheduled")
     },
+    "tick: none -enqueued-> ready": lambda f: not (f.delayed or f.full or f.replaces),
+    "tick: none -enqueued-> scheduled": lambda f: f.delayed,
+    "tick: none -discarded-> none": lambda f: f.full,
+    "tick: ready -replaced-> none": lambda f: f.named and f.replaces,
+    "tick: scheduled -replaced-> none": lambda f: f.named and f.replaces,
+    **{
+        f"tick: {state} -expired-> none": lambda f: (
+            f.over and not f.failed_before and not f.replaces
+        )
+        for state in ("ready", "scheduled")
+    },
+    "tick: running -cancel_requested-> cancelling": lambda f: f.of_schedule and f.replaces,
     "claim: scheduled -promoted-> ready": lambda f: f.due and not f.over,
     "claim: ready -claimed-> running": lambda f: f.takes and not f.over,
     **{
@@ -238,6 +256,8 @@ STANDS = [
           lambda s: run(s, lambda c: s.live(LEASE_MS), losses=1), lease_over=True, last_loss=True),
     stand("held_with_no_loss_left", RUNNING, lambda s: run(s, losses=1), last_loss=True),
 
+    stand("held_in_the_place_of_its_schedule", RUNNING, lambda s: run(s, lane="2+tick=beat"), of_schedule=True),
+
     stand("cancelling", CANCELLING, lambda s: run(s, lambda c: s.cancel(JOB))),
     stand("cancelling_and_lease_over", CANCELLING,
           lambda s: run(s, lambda c: s.cancel(JOB), lambda c: s.live(LEASE_MS)), lease_over=True),
@@ -284,6 +304,20 @@ STANDS = [
 # The calls.
 
 
+def tick(seed: Seed, instant: int = INSTANT, **options: Any) -> None:
+    """Tell an instant of a schedule, which is there only meanwhile."""
+    (kinds, ((_, _, digest, lane, spec),)) = pack_jobs([seed.job("-", **options)])
+    keys, line = seed.keys, f"on v=1 next={INSTANT} due={INSTANT} last=0 from=live seen=0 was="
+    entry = {"beat": f"{line}\n{{}}", "beat|job": f"{kinds[1:-1]}\n{lane}\n{digest}\n{spec}"}
+    seed.control.hset(keys("schedules"), mapping=entry)
+    seed.control.zadd(keys("ticks"), {"beat": INSTANT})
+    told = Instant("beat", 1, INSTANT, instant, seed.now + 10**11, 0)
+    answer = seed.client.run(schedules.tick(seed.queue, WORKER, [told]))
+    assert answer.told["beat"].outcome in {"fired", "duplicate", "skipped"}
+    seed.control.delete(keys("schedules"), keys("ticks"))
+    seed.control.zrem(keys("scheduled"), "tick|")
+
+
 @dataclass(frozen=True)
 class Probe:
     name: str
@@ -299,6 +333,12 @@ PROBES = [
           lambda s, f: s.enqueue(JOB, lane=FULL_LANE, full=f"discard|{FULL_SCOPE}"), {"full": True}),
     Probe("enqueue in its place", "enqueue",
           lambda s, f: s.enqueue("other", unique="replace", name=NAME), {"replaces": True}),
+    Probe("tick", "tick", lambda s, f: tick(s), {}),
+    Probe("tick delayed", "tick", lambda s, f: tick(s, delay_ms=5_000), {"delayed": True}),
+    Probe("tick to be discarded", "tick",
+          lambda s, f: tick(s, lane=FULL_LANE, full=f"discard|{FULL_SCOPE}"), {"full": True}),
+    Probe("tick in its place", "tick",
+          lambda s, f: tick(s, INSTANT + 1, unique="replace", name=NAME), {"replaces": True}),
     Probe("claim", "claim", lambda s, f: s.claim(worker="w-2"), {}),
     Probe("claim none", "claim", lambda s, f: s.claim(0, worker="w-2"), {"takes": False}),
     Probe("turn", "turn", lambda s, f: s.turn((JOB, f)), {}),
@@ -395,8 +435,10 @@ def check(seed: Seed, listener: Listener, each: Stand, probe: Probe, *, wrong: b
     entries = seed.entries()[len(before["outbox"]) :]
     refused = probe.script in SETTLING and not facts_of(each, probe, wrong=wrong).holds
     expected = [*(["settlement_refused"] if refused else []), *(str(t.event) for t in path)]
+    if probe.script == "tick" and probe.name != "tick in its place":
+        expected.append("ticked")
     assert expected == events_of(entries, JOB)
-    if probe.name == "enqueue in its place":
+    if probe.name in {"enqueue in its place", "tick in its place"}:
         # What the other job brings is no part of the matrix.
         assert path or lines_of(after).get(JOB) == lines_of(before).get(JOB)
         return
@@ -455,6 +497,9 @@ def assert_nothing_moved(
     if probe.script == "extend" and holds and list(changes) == ["leases"]:
         # An extension that is accepted moves the deadline; it moves no job.
         assert list(changes.pop("leases")) == [JOB]
+    if probe.script == "tick":
+        ((_, raw),) = changes.pop("outbox")
+        assert raw["type"] == "ticked"
     if refused:
         ((_, raw),) = changes.pop("outbox")
         assert raw["type"] == "settlement_refused"

@@ -11,11 +11,14 @@ from rq_core import errors
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
+from rq_core.model.recurrence import recurrence
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.calls.enqueue import Accepted
+from rq_core.protocol.calls.schedules import Declaration, Instant
+from rq_core.protocol.calls.schedules import tick as tick_call
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Patience
 from rq_core.protocol.operations import Operations
@@ -187,6 +190,38 @@ def register(seed: Seed) -> Operation:
     )
 
 
+def schedule(seed: Seed) -> Operation:
+    """One that is new, one that is the same, one that is another, and one that an operator keeps from code."""
+    rules = [recurrence(name, every=10) for name in ("new", "same", "other", "kept")]
+    made = [Declaration.of(seed.job("-"), rule) for rule in rules]
+    put = seed.client.calls.schedules.put
+    seed.client.run(put("q", made[1:3], source="code"))
+    seed.client.run(put("q", made[3:]))
+    made[2] = Declaration.of(seed.job("-"), recurrence("other", every=20))
+    return lambda s: s.client.run(s.client.calls.schedules.put("q", made, source="code"))
+
+
+def tick(seed: Seed) -> Operation:
+    """What is fired, skipped, replaces another and asks one to stop, and what is told too late. Nothing is handed out:
+    a repetition does not do that."""
+    made = [
+        Declaration.of(seed.job("-"), recurrence(name, every=10, overlap=overlap))
+        for name, overlap in (("fires", "skip"), ("skips", "skip"), ("replaces", "replace"))
+    ]
+    seed.client.run(seed.client.calls.schedules.put("q", made))
+    for name in ("skips", "replaces"):
+        seed.client.run(seed.client.calls.schedules.run("q", name))
+    seed.claim()
+    seed.advance(10_000)
+    stored = seed.client.run(seed.client.calls.schedules.stored("q"))
+    instants = [
+        Instant(name, 1, each.next_ms, each.next_ms, each.next_ms + 10_000, 0)
+        for name, each in stored.items()
+    ]
+    late = Instant("fires", 7, 1, 1, 2, 0)
+    return lambda s: s.client.run(tick_call("q", WORKER, [*instants, late], hand_max=0))
+
+
 # With lanes: two jobs hold scopes, other lanes wait for these, and a rate is spent.
 
 
@@ -289,8 +324,9 @@ def everything(seed: Seed) -> Operation:
 
 OPERATIONS = [
     enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, cancel, edit, requeue, prune, free,
-    restore, configure, cap, register, enqueue_into_lanes, claim_from_lanes, turn_in_lanes, complete_in_lanes,
-    fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes, everything,
+    restore, configure, cap, register, schedule, tick, enqueue_into_lanes, claim_from_lanes, turn_in_lanes,
+    complete_in_lanes, fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes,
+    everything,
 ]  # fmt: skip
 
 

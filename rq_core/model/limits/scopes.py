@@ -29,7 +29,9 @@ QUEUE: Final = "queue"
 TASK: Final = "task"
 FAIR: Final = "fair"
 WEIGHT: Final = "weight"
-RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT})
+TICK: Final = "tick"
+"""The family of scopes that lets one job of a schedule run at a time."""
+RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT, TICK})
 """Families that no key may be named after."""
 
 FAMILY_PATTERN: Final = NAME_PATTERN + r"(?:@[0-9.]{1,12}s)?"

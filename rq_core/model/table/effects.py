@@ -122,6 +122,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
 
 CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.SETTLEMENT_REFUSED: (),
+    _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }
 """Every other event about jobs, and the fields that it makes null. It changes nothing else of a job."""

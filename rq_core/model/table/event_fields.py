@@ -146,6 +146,22 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("outcome", "what the worker presented: complete, fail or rollback"),
         EventField("reason", "gone: Redis has no such job; stale: that claim is not in force"),
     ),
+    _E.TICKED: (
+        EventField("id", "tick-SCHEDULE-INSTANT: the job of the instant, if it has one"),
+        EventField("name", "the schedule"),
+        EventField("version", "the schedule's version"),
+        EventField("nominal_ms", "the instant (Unix ms)"),
+        EventField("due_ms", "when it was due: later by the schedule's part of spread (Unix ms)"),
+        EventField("next_ms", "the schedule's next instant (Unix ms); null: it has none, since it is not on"),
+        EventField(
+            "outcome",
+            "fired; skipped: held_by kept the job out; duplicate: there is a job of that id; missed: it was too late;"
+            " undeclared: no code declares the schedule any more; run or not_run: an operator asked for it, beside all"
+            " instants",
+        ),
+        EventField("missed", "how many instants were passed over, up to 10,000; of a missed one, with itself"),
+        EventField("held_by", "the job or the scope that kept the job out; null: none did"),
+    ),
 }  # fmt: skip
 """Events about jobs: an outbox entry's ``jobs`` field is an array of arrays in these orders."""
 
@@ -168,6 +184,19 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         ),
         EventField("new", "the limit now; null: a key has none of its own any more"),
         EventField("version", "1, 2, 3… per scope, from 1 again after null"),
+    ),
+    _E.SCHEDULE_CHANGED: (
+        EventField("name", "the schedule"),
+        EventField("state", "on, paused, undeclared or removed"),
+        EventField("old", "its rule before, as JSON text; null for a new one"),
+        EventField("new", "its rule now, as JSON text; null: it is forgotten"),
+        EventField("version", "1, 2, 3… per schedule, from 1 again after null"),
+        EventField("next_ms", "its next instant (Unix ms); null: it is forgotten"),
+        EventField("source", "code, or live for an operator"),
+        EventField(
+            "pack",
+            "its job as Redis keeps it, arguments included; null: it stays as it was, or arguments are not logged",
+        ),
     ),
     _E.EPOCH_STARTED: (
         EventField("reason", "created, replid_changed, outbox_lost, attached or behind"),

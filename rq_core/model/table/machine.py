@@ -55,10 +55,12 @@ class Event(StrEnum):
     FREED = "freed"
     BASELINE = "baseline"
     SETTLEMENT_REFUSED = "settlement_refused"
+    TICKED = "ticked"
     PAUSED = "paused"
     RESUMED = "resumed"
     POLICY_CHANGED = "policy_changed"
     CAP_CHANGED = "cap_changed"
+    SCHEDULE_CHANGED = "schedule_changed"
     EPOCH_STARTED = "epoch_started"
     QUEUE_DELETED = "queue_deleted"
 
@@ -137,6 +139,15 @@ _ALONE: Final[tuple[Transition, ...]] = (
 
 TRANSITIONS: Final[tuple[Transition, ...]] = (
     *_ALONE,
+    # A tick enqueues the jobs of schedules as a producer would.
+    *(t._replace(script="tick") for t in _ALONE if t.script == "enqueue"),
+    Transition(
+        _S.RUNNING,
+        _E.CANCEL_REQUESTED,
+        _S.CANCELLING,
+        "tick",
+        "its schedule says replace, and the next instant is due",
+    ),
     # A turn is both in one call.
     *(t._replace(script="turn") for t in _ALONE if t.script in ("claim", "complete")),
 )

@@ -4,5 +4,6 @@
 - ``claims``: claim, turn, settlements and the extension of leases.
 - ``admin``: cancel, edit, requeue, prune, configure and the deletion of a queue.
 - ``caps``, ``unique``: limits; names of unique jobs.
+- ``schedules``: declaring and changing schedules, and reporting their instants.
 - ``audit``: calls of the mirror, of a restore and of the doctor.
 """

@@ -34,6 +34,8 @@ class Claimed:
     """When the next scheduled job is due, if one is."""
     more: bool
     """Whether claimable jobs are left."""
+    ticks: bool = False
+    """Whether schedules are due, and this worker is the one to ask for them (:func:`schedules.tick`)."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """By job id, for a turn: why a success that it reports is refused, ``gone`` or ``stale``."""
 
@@ -159,7 +161,8 @@ def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
             continue
         jobs.append(Claim(queue, job_id, fence, claim, failed, lost, spec, lane, waited_s))
     due = None if next_due == "-" else int(next_due)
-    return Claimed(tuple(jobs), now_ms, due, more == "1", parse_pairs(refused))
+    # Bits: 1, jobs are left; 2, schedules are due.
+    return Claimed(tuple(jobs), now_ms, due, more in "13", more in "23", parse_pairs(refused))
 
 
 def parse_extended(reply: Sequence[Any]) -> Extended:

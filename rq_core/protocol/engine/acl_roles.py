@@ -53,7 +53,7 @@ class Role(NamedTuple):
     """Commands for the list of queues, and for no other key."""
 
 
-_PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen")
+_PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen", "schedule")
 ROLES: Final = {
     "producer": Role(
         "enqueues, cancels, edits, asks how its jobs stand, and waits for them",
@@ -64,7 +64,7 @@ ROLES: Final = {
     ),
     "worker": Role(
         "runs jobs, declares its tasks' caps, and enqueues what handlers and hooks do",
-        (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
+        (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "cap", "register", "tick"),
         (
             *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
             "hmget", "hset", "hsetnx", "hdel", "zrangebyscore", *LISTENING,

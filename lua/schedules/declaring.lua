@@ -1,0 +1,233 @@
+--[[ declaring: decides what becomes of each schedule of a call. Everything is decided before anything is written.
+
+Keys: schedules
+Meta: schedules
+Args: each each_count by why source spec_max what
+Uses: call(now) meta(facts set_fact) emit(emit_queue) batch(call_many read_many) digits(digits)
+    schedule_entries(read_schedule write_schedule job_field was_declared note_declared is_undeclared)
+    definition_digest(definition_digest) tick_times(read_ticks move_tick decide_ticks write_ticks)
+]]
+
+local SEEN_MS = 1800000   -- code that declares the same is noted this often at most
+local NAME_MAX = 100
+
+local known        -- name → {its schedule, its job}; nil without one
+local entries      -- fields and values that are written
+local removed      -- fields that go
+local events       -- what the events say
+
+local function reset()
+  known, entries, removed, events = nil, {}, {}, {}
+end
+
+--- Whether a record can be stored: names and lines without what would break an entry.
+local function is_record(name, next_at, due_at, rule, job)
+  if #name > NAME_MAX or not name:find('^[%w_.:-]+$') then
+    return false
+  elseif what ~= 'put' then
+    return what ~= 'resume' or next_at > 0 and due_at >= next_at
+  end
+  return next_at > 0 and due_at >= next_at and rule:find('^{[^\n]*}$') ~= nil and job:find('^%[[^\n]*%]\n[^\n]*\n%x+[^\n]*\n{[^\n]*}$') ~= nil
+end
+
+--- Check the records, and read what is stored. Returns a reply that refuses the call, or nil.
+local function check_schedules()
+  local fields = {}
+  for i = 1, each_count do
+    local name, _, next_at, due_at, rule, job = each(i)
+    if not is_record(name, next_at, due_at, rule, job) then
+      return {'refused', 'arguments', 'schedule'}
+    end
+    fields[#fields + 1], fields[#fields + 2] = name, job_field(name)
+  end
+  local stored = read_many(schedules, fields)
+  known = {}
+  for at = 1, #fields, 2 do
+    local schedule = read_schedule(stored[at])
+    known[fields[at]] = schedule and stored[at + 1] and {schedule, stored[at + 1]} or nil
+  end
+  read_ticks(each_count)
+  return nil
+end
+
+--- A job as an event says it; null if the log is not to have its arguments.
+local function pack_of(job)
+  local spec = job:match('\n({[^\n]*})$')
+  return spec and #spec <= spec_max and cjson.encode(job) or 'null'
+end
+
+--- A schedule has changed; `job` is nil unless the call brings it.
+local function change(name, old, new, job)
+  known[name] = {new, job or known[name][2]}
+  entries[#entries + 1], entries[#entries + 2] = name, write_schedule(new)
+  if job then
+    entries[#entries + 1], entries[#entries + 2] = job_field(name), job
+  end
+  move_tick(name, new.state == 'on' and new.due_ms)
+  events[#events + 1] = '["' .. name .. '","' .. new.state .. '",' .. (old and cjson.encode(old.rule) or 'null') .. ',' ..
+    cjson.encode(new.rule) .. ',' .. new.v .. ',' .. digits(new.next_ms) .. ',"' .. source .. '"' ..
+    (job and ',' .. pack_of(job) or '') .. ']'
+end
+
+--- A schedule is forgotten.
+local function forget(name, old)
+  known[name] = nil
+  removed[#removed + 1], removed[#removed + 2] = name, job_field(name)
+  move_tick(name, false)
+  events[#events + 1] = '["' .. name .. '","removed",' .. cjson.encode(old.rule) .. ',null,' .. digits(old.v + 1) .. ',null,"' .. source .. '"]'
+end
+
+--- Return a copy of a schedule with a new version.
+local function next_version(old)
+  local new = {}
+  for field, value in pairs(old) do
+    new[field] = value
+  end
+  new.v = old.v + 1
+  return new
+end
+
+--- Return the time after which an instant must lie: one that has passed, or is in the log, does not come again.
+local function floor_of(old)
+  return math.max(now, old and old.last or 0)
+end
+
+--- Code declares what is stored: note that it was seen, and take an earlier instant, since the clock went back.
+local function see(name, old, next_at, due_at)
+  if old.state == 'on' and next_at < old.next_ms and next_at > floor_of(old) then
+    local new = next_version(old)
+    new.next_ms, new.due_ms, new.seen = next_at, due_at, now
+    change(name, old, new)
+  elseif now - old.seen >= SEEN_MS or now < old.seen then
+    old.seen = now
+    entries[#entries + 1], entries[#entries + 2] = name, write_schedule(old)
+  end
+  return 'same'
+end
+
+--- What stops a put from being carried out; nil if nothing does.
+local function put_outcome(old, is_same, version, digest)
+  if source == 'code' then
+    if is_same and old.state ~= 'undeclared' and old.state ~= 'removed' then
+      return 'same'
+    elseif old and (old.from == 'live' or old.state == 'removed' or not is_same and was_declared(old, digest)) then
+      return 'kept'
+    end
+  elseif version >= 0 and version ~= (old and old.v or 0) then
+    return 'conflict'
+  elseif is_same and old.state ~= 'removed' and old.from == 'live' then
+    return 'same'
+  end
+  return nil
+end
+
+local function put(name, version, next_at, due_at, rule, job)
+  local old, old_job = unpack(known[name] or {})
+  local is_same = old ~= nil and old.rule == rule and old_job == job
+  local outcome = put_outcome(old, is_same, version, source == 'code' and definition_digest(rule, job))
+  if outcome == 'same' and source == 'code' and old.from == 'code' then
+    return see(name, old, next_at, due_at)
+  elseif outcome then
+    return outcome
+  elseif next_at <= floor_of(old) then
+    return 'late'
+  end
+  local new = {
+    state = old and old.state == 'paused' and 'paused' or 'on', v = (old and old.v or 0) + 1, next_ms = next_at, due_ms = due_at,
+    last = old and old.last or 0, from = source, seen = source == 'code' and now or old and old.seen or 0,
+    was = old and old.was or '', rule = rule,
+  }
+  if old and old.from == 'code' and not is_same then
+    note_declared(new, definition_digest(old.rule, old_job))
+  end
+  change(name, old, new, job)
+  return 'changed'
+end
+
+local function pause(name, old)
+  if old.state == 'paused' then
+    return 'same'
+  end
+  local new = next_version(old)
+  new.state = 'paused'
+  change(name, old, new)
+  return 'changed'
+end
+
+local function resume(name, old, next_at, due_at)
+  if old.state == 'on' then
+    return 'same'
+  elseif next_at <= floor_of(old) then
+    return 'late'
+  end
+  local new = next_version(old)
+  new.from = old.state == 'undeclared' and 'live' or old.from
+  new.state, new.next_ms, new.due_ms, new.seen = 'on', next_at, due_at, old.from == 'code' and now or old.seen
+  change(name, old, new)
+  return 'changed'
+end
+
+--- Code that still declares a schedule must not bring it back, so that is noted for as long as it may.
+local function remove(name, old)
+  if old.from == 'live' or old.state == 'undeclared' or is_undeclared(old, now) then
+    forget(name, old)
+    return 'changed'
+  elseif old.state == 'removed' then
+    return 'same'
+  end
+  local new = next_version(old)
+  new.state = 'removed'
+  change(name, old, new)
+  return 'changed'
+end
+
+--- Decide about a record. Returns its outcome.
+local function decide_schedule(i)
+  local name, version, next_at, due_at, rule, job = each(i)
+  local old = known[name] and known[name][1]
+  if what == 'put' then
+    return put(name, version, next_at, due_at, rule, job)
+  elseif not old or old.state == 'removed' and what == 'pause' then
+    return 'gone'
+  elseif version >= 0 and version ~= old.v then
+    return 'conflict'
+  elseif what == 'seen' then
+    if old.from ~= 'code' or old.state == 'undeclared' or old.state == 'removed' then
+      return 'conflict'
+    end
+    return see(name, old, old.next_ms, old.due_ms)
+  elseif what == 'pause' then
+    return pause(name, old)
+  elseif what == 'resume' then
+    return resume(name, old, next_at, due_at)
+  end
+  return remove(name, old)
+end
+
+--- Decide about all records. Returns the answer.
+local function decide_schedules()
+  local answer = {}
+  for i = 1, each_count do
+    local name = each(i)
+    local outcome = decide_schedule(i)
+    local schedule = known[name] and known[name][1]
+    answer[#answer + 1], answer[#answer + 2] = name, outcome
+    answer[#answer + 1] = digits(schedule and schedule.v or 0)
+    answer[#answer + 1] = digits(outcome == 'late' and floor_of(schedule) or schedule and schedule.next_ms or 0)
+  end
+  decide_ticks()
+  return answer
+end
+
+--- Append the events, and write.
+local function write_schedules()
+  for i = 1, #events do
+    emit_queue('schedule_changed', now, by, events[i], why)
+  end
+  call_many('HSET', schedules, entries)
+  call_many('HDEL', schedules, removed)
+  write_ticks()
+  if not facts.schedules then
+    set_fact('schedules', '1')
+  end
+end

@@ -1,0 +1,113 @@
+"""A schedule as Redis keeps it: its line, its rule and its packed job; and the jobs that its instants make.
+
+>>> tick_of("tick-night.1-1795312800000")
+Tick(name='night.1', instant_ms=1795312800000)
+>>> tick_of("order-42")
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NamedTuple, Self
+
+from rq_core.errors import InvalidOption
+from rq_core.model.job import NewJob
+from rq_core.model.lib.text import shorten
+from rq_core.model.limits.scopes import TICK, lane_name, scope, scopes_of
+from rq_core.model.recurrence import NAME_PATTERN, Recurrence
+
+TICK_MARK: Final = "tick|"
+"""The member of ``scheduled`` at the time when the first schedule is due."""
+JOB_FIELD: Final = "|job"
+"""The end of the field of ``schedules`` that has a schedule's job, after its name."""
+JOB_MAX: Final = 256 * 1024
+"""Bytes of a schedule's job."""
+_LINE: Final = re.compile(
+    r"(on|paused|undeclared|removed) v=(\d+) next=(\d+) due=(\d+) last=(\d+) from=(code|live) seen=(\d+) was=(\S*)"
+)
+_TICK: Final = re.compile(rf"tick-({NAME_PATTERN})-(\d{{13}})")
+_SHOWN: Final = 100
+
+
+class Tick(NamedTuple):
+    """The instant of a schedule that a job is for."""
+
+    name: str
+    instant_ms: int
+
+
+class Schedule(NamedTuple):
+    """A schedule as its entry in ``schedules`` says it."""
+
+    state: str
+    """on, paused, undeclared or removed."""
+    version: int
+    next_ms: int
+    due_ms: int
+    last_ms: int
+    """The last instant that was fired or missed; 0 before the first."""
+    source: str
+    """The origin of the rule: code, or live for an operator."""
+    seen_ms: int
+    """When code declared it last; 0: never."""
+    was: tuple[str, ...]
+    """Digests of what code declared before."""
+    rule: str
+    """Its rule, as :meth:`Recurrence.to_json` writes it."""
+
+    @classmethod
+    def parse(cls, entry: str) -> Self:
+        """Read an entry. Raises ValueError for one that no script wrote."""
+        line, _, rule = entry.partition("\n")
+        found = _LINE.fullmatch(line)
+        if found is None or not rule:
+            raise ValueError(f"the entry of a schedule reads {shorten(entry, _SHOWN)!r}")
+        state, version, next_ms, due_ms, last_ms, source, seen_ms, was = found.groups()
+        return cls(
+            state, int(version), int(next_ms), int(due_ms), int(last_ms), source, int(seen_ms),
+            tuple(was.split(",")) if was else (), rule,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        was = ",".join(self.was)
+        line = f"{self.state} v={self.version} next={self.next_ms} due={self.due_ms} last={self.last_ms}"
+        return f"{line} from={self.source} seen={self.seen_ms} was={was}\n{self.rule}"
+
+
+def tick_of(job_id: str) -> Tick | None:
+    """Return the schedule and the instant that a job of this id is for; None for any other job."""
+    found = _TICK.fullmatch(job_id)
+    return None if found is None else Tick(found[1], int(found[2]))
+
+
+def job_of(job: NewJob, rule: Recurrence) -> NewJob:
+    """Return a job as the instants of a schedule enqueue it, by what the rule says of overlaps.
+
+    Raises InvalidOption for a job that cannot come again and again.
+
+    ``skip``: it holds a name of the schedule until it ends. ``queue`` and ``replace``: until it is claimed, and it runs
+    in a scope of the schedule, whose cap is 1.
+    """
+    ties: dict[str, Any] = json.loads(job.ties) if job.ties else {}
+    if job.call:
+        must = "must not say idempotency_key or remember: each instant has an id of its own"
+        raise InvalidOption.of("job", job.profile.task, must)
+    if job.due_ms or "expires_at" in ties:
+        must = "must not name an instant (at, or expires as a datetime): say delay, or expires in seconds"
+        raise InvalidOption.of("job", job.profile.task, must)
+    if rule.overlap == "allow":
+        return job
+    if job.name:
+        must = (
+            f"does not go with {job.profile.task}, which is unique: its own rule says what overlaps"
+        )
+        raise InvalidOption.of("overlap", rule.overlap, must)
+    lane = job.lane
+    if rule.overlap == "skip":
+        ties["unique"] = "keep"
+    else:
+        ties |= {"unique": "keep" if rule.overlap == "queue" else "replace", "after": 0, "most": 0}
+        lane = lane_name(job.profile.rank, [*scopes_of(lane), scope(TICK, rule.name)])
+    said = json.dumps(ties, separators=(",", ":"))
+    return job._replace(ties=said, name=f"~/{rule.name}", lane=lane)

@@ -1,0 +1,291 @@
+"""Schedules: declaring and changing them, and reporting their instants, which enqueues their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from rq_core import errors
+from rq_core.model.job import NewJob
+from rq_core.model.keys import check_name, queue_keys
+from rq_core.model.lib.checks import check_whole
+from rq_core.model.limits.limit import Limit
+from rq_core.model.limits.scopes import TICK
+from rq_core.model.recurrence import INSTANT_MAX, Passed, Recurrence, check_schedule_name, from_json
+from rq_core.model.schedule import JOB_FIELD, JOB_MAX, Schedule, job_of
+from rq_core.protocol.calls.admin import check_why
+from rq_core.protocol.calls.caps import DECLARED_WHY, VERSION_MAX, Caps
+from rq_core.protocol.calls.enqueue import pack_jobs
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Call, Plan, pairs_of
+from rq_core.protocol.reads.reads import Reads
+
+HAND_MAX: Final = 250
+"""Schedules that a worker gets at once."""
+PUT_MAX: Final = 250
+"""Schedules in one call that declares them."""
+PUT_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of jobs in one call."""
+LATE_MAX: Final = 20
+"""Times that an instant is computed again because it has passed meanwhile."""
+
+Record = tuple[str, int, int, int, str, str]
+
+
+class Declaration(NamedTuple):
+    """A schedule that is going to be stored."""
+
+    rule: Recurrence
+    packed: str
+    """Its job, as ``schedules`` has it."""
+    spec_max: int
+    """The most bytes of the job's JSON, arguments included, that the log keeps."""
+
+    @classmethod
+    def of(cls, job: NewJob, rule: Recurrence) -> Declaration:
+        """Pack a job for a schedule. Raises InvalidOption for one that no schedule can have."""
+        made = job_of(job, rule)
+        kinds, ((_, _, digest, lane, spec),) = pack_jobs([made])
+        packed = f"{kinds[1:-1]}\n{lane}\n{digest}\n{spec}"
+        if len(packed) > JOB_MAX:
+            must = f"must take {JOB_MAX:,} bytes at most: it takes {len(packed):,}"
+            raise errors.InvalidOption.of("job", job.profile.task, must)
+        return cls(rule, packed, made.spec_max)
+
+
+class ScheduleChange(NamedTuple):
+    """The outcome of a change, and the version that is stored now."""
+
+    outcome: str
+    """changed, same, kept, conflict, or gone."""
+    version: int
+    """0: nothing is stored."""
+    next_ms: int
+    """The next instant."""
+
+
+class Told(NamedTuple):
+    """The outcome of an instant, or of a run that an operator asked for."""
+
+    outcome: str
+    holder: str | None = None
+    """The job, or the scope, that kept the job out."""
+
+
+class Instant(NamedTuple):
+    """A worker's report of a schedule that it was handed."""
+
+    name: str
+    version: int
+    expected: int
+    fired: int
+    next_ms: int
+    missed: int
+
+    @classmethod
+    def of(cls, name: str, schedule: Schedule, passed: Passed) -> Instant:
+        """Report what a rule says of a schedule now."""
+        following = passed.next or INSTANT_MAX
+        return cls(
+            name, schedule.version, schedule.next_ms, passed.fired or 0, following, passed.missed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """The answer to a worker that reports instants."""
+
+    now_ms: int
+    told: dict[str, Told]
+    due: dict[str, str]
+    """Schedules that this worker has for itself now, for 5 s: their entries, by name."""
+
+
+def tick(
+    queue: str,
+    worker: str,
+    instants: Sequence[Instant] = (),
+    *,
+    spec_max: int = 0,
+    hand_max: int = HAND_MAX,
+    why: str = "",
+) -> Call[Ticked]:
+    """Report instants, and get schedules that are due."""
+    args = {"by": worker, "why": why, "spec_max": spec_max, "hand_max": hand_max}
+    count = len(instants)
+    return Call("tick", queue, args, lambda reply: parse_ticked(reply, count), tuple(instants))
+
+
+def parse_ticked(reply: Sequence[Any], count: int) -> Ticked:
+    """Read the answer to a call that reported ``count`` instants."""
+    end = 1 + 3 * count
+    told = {
+        reply[at]: Told(reply[at + 1], None if reply[at + 2] == "-" else reply[at + 2])
+        for at in range(1, end, 3)
+    }
+    return Ticked(int(reply[0]), told, dict(zip(reply[end::2], reply[end + 1 :: 2], strict=True)))
+
+
+def parse_changes(reply: Sequence[Any]) -> dict[str, ScheduleChange]:
+    """Read what became of each schedule of a call."""
+    return {
+        reply[at]: ScheduleChange(reply[at + 1], int(reply[at + 2]), int(reply[at + 3]))
+        for at in range(0, len(reply), 4)
+    }
+
+
+class Schedules:
+    """The calls about schedules of a queue."""
+
+    def __init__(self, delivery: Delivery, caps: Caps, reads: Reads) -> None:
+        self._delivery = delivery
+        self._caps = caps
+        self._reads = reads
+
+    def stored(self, queue: str, names: Sequence[str] | None = None) -> Plan[dict[str, Schedule]]:
+        """The schedules of a queue, or those of these names that it has, by name. Raises QueueDamaged for an entry that
+        no script wrote."""
+        key = queue_keys(queue, self._delivery.prefix)("schedules")
+        if names is None:
+            (found,) = yield from self._delivery.ask([["HGETALL", key]], queue)
+            entries = {n: e for n, e in pairs_of(found).items() if not n.endswith(JOB_FIELD)}
+        else:
+            checked = [check_schedule_name(name) for name in names]
+            (values,) = yield from self._delivery.ask([["HMGET", key, *checked]], queue)
+            entries = {n: e for n, e in zip(checked, values, strict=True) if e is not None}
+        try:
+            return {name: Schedule.parse(entry) for name, entry in sorted(entries.items())}
+        except ValueError as error:
+            raise errors.QueueDamaged(queue=queue, why=str(error)) from None
+
+    def put(
+        self,
+        queue: str,
+        declarations: Iterable[Declaration],
+        *,
+        source: str = "live",
+        version: int = -1,
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[dict[str, ScheduleChange]]:
+        """Store schedules of a queue; what became of each, by name.
+
+        ``version`` is the one that a change was made from (0: nothing was stored): if it is another by now, the outcome
+        is ``conflict``. -1 asks for no comparison. ``source`` is live, or code for what a worker declares: that never
+        replaces a rule that was set live, nor brings back one that it declared before, or one that an operator removed
+        (``kept``).
+        """
+        check_whole("version", version, -1, VERSION_MAX)
+        changes: dict[str, ScheduleChange] = {}
+        for chunk in _chunks(declarations):
+            if any(each.rule.overlap in ("queue", "replace") for each in chunk):
+                # The family is the queue's own, so code stores its cap, and an operator may change it.
+                limit = [(TICK, str(Limit(1)), -1)]
+                yield from self._caps.set(queue, limit, source="code", why=DECLARED_WHY)
+            rules = {each.rule.name: each.rule for each in chunk}
+            packed = {each.rule.name: each.packed for each in chunk}
+            args = self._args("put", source, by, why, chunk[0].spec_max)
+            after = dict.fromkeys(rules, (yield from self._reads.now_ms(queue)))
+            changes |= yield from self._until_accepted(queue, args, rules, packed, version, after)
+        return changes
+
+    def change(
+        self,
+        queue: str,
+        name: str,
+        what: str,
+        *,
+        version: int | None = None,
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[ScheduleChange]:
+        """Pause, resume or remove a schedule. Without ``version``, whatever its version is."""
+        check_name("queue", queue)
+        check_schedule_name(name)
+        expected = -1 if version is None else version
+        check_whole("version", expected, -1, VERSION_MAX)
+        args = self._args(what, "live", by, why, 0)
+        if what != "resume":
+            records = ((name, expected, 0, 0, "", ""),)
+            changes = yield from self._delivery.call(
+                Call("schedule", queue, args, parse_changes, records)
+            )
+            return changes[name]
+        stored = yield from self.stored(queue, [name])
+        if name not in stored:
+            return ScheduleChange("gone", 0, 0)
+        rules = {name: from_json(name, stored[name].rule)}
+        after = {name: (yield from self._reads.now_ms(queue))}
+        # The rule was read, so the change must meet the version that it is of.
+        known = stored[name].version if version is None else expected
+        changes = yield from self._until_accepted(queue, args, rules, {}, known, after)
+        return changes[name]
+
+    def run(
+        self, queue: str, name: str, *, by: str | None = None, why: str = "", spec_max: int = 0
+    ) -> Plan[Told]:
+        """Enqueue a schedule's job now, beside its instants."""
+        check_name("queue", queue)
+        check_schedule_name(name)
+        actor = check_name("actor", by or self._delivery.name)
+        asked = [Instant(name, -1, 0, 0, 0, 0)]
+        call = tick(queue, actor, asked, spec_max=spec_max, hand_max=0, why=check_why(why))
+        return (yield from self._delivery.call(call)).told[name]
+
+    def _args(
+        self, what: str, source: str, by: str | None, why: str, spec_max: int
+    ) -> dict[str, Any]:
+        actor = check_name("actor", by or self._delivery.name)
+        return {
+            "by": actor, "why": check_why(why), "source": source, "spec_max": spec_max, "what": what,
+        }  # fmt: skip
+
+    def _until_accepted(
+        self,
+        queue: str,
+        args: dict[str, Any],
+        rules: dict[str, Recurrence],
+        packed: dict[str, str],
+        version: int,
+        after: dict[str, int],
+    ) -> Plan[dict[str, ScheduleChange]]:
+        """Send a change of schedules, whose next instants lie after these moments, until none has passed meanwhile."""
+        changes: dict[str, ScheduleChange] = {}
+        for _ in range(LATE_MAX):
+            records = [
+                _record(rules[name], at, packed.get(name), version) for name, at in after.items()
+            ]
+            made = yield from self._delivery.call(
+                Call("schedule", queue, args, parse_changes, tuple(records))
+            )
+            changes |= made
+            after = {n: change.next_ms for n, change in made.items() if change.outcome == "late"}
+            if not after:
+                break
+        return changes
+
+
+def _record(rule: Recurrence, after: int, packed: str | None, version: int) -> Record:
+    instant = rule.next_after(after) or INSTANT_MAX
+    due_ms = min(instant + rule.shift_ms, INSTANT_MAX)
+    if packed is None:
+        return (rule.name, version, instant, due_ms, "", "")
+    return (rule.name, version, instant, due_ms, rule.to_json(), packed)
+
+
+def _chunks(declarations: Iterable[Declaration]) -> Iterator[list[Declaration]]:
+    """Cut schedules into chunks that each fit into a call: different names, one ``spec_max``."""
+    chunk: list[Declaration] = []
+    names: set[str] = set()
+    size = 0
+    for each in declarations:
+        is_other = chunk and chunk[0].spec_max != each.spec_max
+        if is_other or each.rule.name in names or len(chunk) == PUT_MAX or size >= PUT_BYTES:
+            yield chunk
+            chunk, names, size = [], set(), 0
+        chunk.append(each)
+        names.add(each.rule.name)
+        size += len(each.packed)
+    if chunk:
+        yield chunk

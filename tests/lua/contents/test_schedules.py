@@ -1,0 +1,310 @@
+"""Schedules: what Redis and the log have of them, and who may change them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rq_core.errors import InvalidOption, Refused
+from rq_core.model.recurrence import Recurrence, recurrence
+from rq_core.model.schedule import Schedule
+from rq_core.protocol.calls.schedules import Declaration, ScheduleChange
+from rq_core.protocol.engine.plan import Call
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import START_MS, Seed
+
+HOUR = 3_600_000
+EVERY_MS = 10_000
+
+
+def declaration(seed: Seed, name: str = "beat", job: Any = None, **rule: Any) -> Declaration:
+    rule = rule or {"every": 10}
+    return Declaration.of(job or seed.job("-", task="ping"), recurrence(name, **rule))
+
+
+def rule(name: str = "beat", **options: Any) -> Recurrence:
+    return recurrence(name, **(options or {"every": 10}))
+
+
+def put(seed: Seed, *declarations: Declaration, source: str = "code", **how: Any) -> Any:
+    made = declarations or (declaration(seed),)
+    changes = seed.client.run(
+        seed.client.calls.schedules.put(seed.queue, made, source=source, **how)
+    )
+    assert_consistent(seed.snapshot())
+    return {name: change.outcome for name, change in changes.items()}
+
+
+def change(seed: Seed, what: str, name: str = "beat", **how: Any) -> str:
+    made = seed.client.run(seed.client.calls.schedules.change(seed.queue, name, what, **how))
+    assert_consistent(seed.snapshot())
+    return str(made.outcome)
+
+
+def stored(seed: Seed, name: str = "beat") -> Schedule | None:
+    return seed.client.run(seed.client.calls.schedules.stored(seed.queue)).get(name)
+
+
+def ticks(seed: Seed) -> tuple[dict[str, float], float | None]:
+    snapshot = seed.snapshot()
+    return snapshot["ticks"], snapshot["scheduled"].get("tick|")
+
+
+def told(seed: Seed) -> list[tuple[Any, ...]]:
+    outbox = seed.snapshot()["outbox"]
+    return [tuple(json.loads(e["data"])) for _, e in outbox if e["type"] == "schedule_changed"]
+
+
+def test_a_schedule_is_a_line_a_rule_and_a_packed_job(seed: Seed) -> None:
+    due = rule().next_after(START_MS)
+
+    assert {"beat": "changed"} == put(seed)
+
+    assert {
+        "beat": f"on v=1 next={due} due={due} last=0 from=code seen={START_MS} was=\n"
+        '{"every_ms":10000,"overlap":"skip","catch_up":"latest"}',
+        "beat|job": '[2,0,"task=ping","\\"ping\\",\\"normal\\",3,3,\\"","",0,{"unique":"keep"}]\n\n'
+        '44136fa355b3678a1146ad16f7e8649e ~/beat\n{"task":"ping","args":{}}',
+    } == seed.snapshot()["schedules"]
+    assert ({"beat": due}, due) == ticks(seed)
+    assert "1" == seed.meta("schedules")
+
+
+def test_spread_is_between_the_instant_and_when_it_is_due(seed: Seed) -> None:
+    said = {"cron": "0 8 * * *", "spread": 900}
+    put(seed, declaration(seed, **said))
+
+    found = stored(seed)
+
+    assert found is not None
+    assert rule(**said).shift_ms == found.due_ms - found.next_ms > 0
+    assert {"beat": found.due_ms} == ticks(seed)[0]
+
+
+def test_what_is_declared_again_changes_nothing(seed: Seed) -> None:
+    put(seed)
+
+    assert {} == seed.changes(lambda: put(seed))
+    assert {"beat": "same"} == put(seed)
+
+
+def test_code_that_declares_the_same_is_noted_twice_an_hour_at_most(seed: Seed) -> None:
+    put(seed)
+    before = stored(seed)
+    assert before is not None
+    seed.live(HOUR // 2)
+
+    put(seed)
+
+    after = stored(seed)
+    assert after == before._replace(seen_ms=seed.now)
+    assert 1 == len(told(seed))
+
+
+def test_another_rule_is_another_version_and_fires_nothing_of_the_past(seed: Seed) -> None:
+    put(seed)
+    seed.live(3 * EVERY_MS)
+
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=60))
+
+    found = stored(seed)
+    assert found is not None
+    assert (2, rule(every=60).next_after(seed.now)) == (found.version, found.next_ms)
+    assert 1 == len(found.was)
+
+
+def test_code_brings_nothing_back_that_it_declared_before(seed: Seed) -> None:
+    put(seed)
+    put(seed, declaration(seed, every=60))
+
+    assert {"beat": "kept"} == put(seed)
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=70))
+    assert {"beat": "kept"} == put(seed, declaration(seed, every=60))
+
+
+def test_another_job_is_another_version(seed: Seed) -> None:
+    put(seed)
+
+    assert {"beat": "changed"} == put(
+        seed, declaration(seed, job=seed.job("-", task="ping", args_json='{"n":1}'))
+    )
+
+
+def test_code_remembers_the_last_twenty_definitions(seed: Seed) -> None:
+    for every in range(10, 33):
+        put(seed, declaration(seed, every=every))
+
+    found = stored(seed)
+
+    assert found is not None
+    assert 20 == len(found.was)
+    assert {"beat": "kept"} == put(seed, declaration(seed, every=31))
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=10))
+
+
+def test_code_does_not_replace_what_was_set_live(seed: Seed) -> None:
+    put(seed)
+
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=60), source="live")
+    assert {"beat": "kept"} == put(seed)
+    assert {"beat": "kept"} == put(seed, declaration(seed, every=70))
+
+
+def test_a_live_change_is_made_from_the_version_that_was_read(seed: Seed) -> None:
+    put(seed)
+    other = declaration(seed, every=60)
+
+    assert {"beat": "conflict"} == put(seed, other, source="live", version=0)
+    assert {"beat": "changed"} == put(seed, other, source="live", version=1)
+    assert {"beat": "conflict"} == put(seed, declaration(seed), source="live", version=1)
+    assert "conflict" == change(seed, "pause", version=1)
+    assert "changed" == change(seed, "pause", version=2)
+
+
+def test_a_paused_schedule_has_no_tick(seed: Seed) -> None:
+    put(seed)
+
+    assert "changed" == change(seed, "pause", why="migration")
+    assert "same" == change(seed, "pause")
+
+    assert ({}, None) == ticks(seed)
+    found = stored(seed)
+    assert found is not None
+    assert ("paused", 2) == (found.state, found.version)
+
+
+def test_a_resumed_schedule_fires_nothing_of_the_past(seed: Seed) -> None:
+    put(seed)
+    change(seed, "pause")
+    seed.live(5 * EVERY_MS + 1)
+
+    assert "changed" == change(seed, "resume")
+    assert "same" == change(seed, "resume")
+
+    due = rule().next_after(seed.now)
+    assert ({"beat": due}, due) == ticks(seed)
+
+
+def test_code_that_changes_a_paused_schedule_leaves_it_paused(seed: Seed) -> None:
+    put(seed)
+    change(seed, "pause")
+
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=60))
+
+    assert ({}, None) == ticks(seed)
+    found = stored(seed)
+    assert found is not None
+    assert "paused" == found.state
+
+
+def test_what_an_operator_removed_is_not_brought_back_by_code_that_declares_it(seed: Seed) -> None:
+    put(seed)
+
+    assert "changed" == change(seed, "remove")
+    assert "same" == change(seed, "remove")
+
+    assert {"beat": "kept"} == put(seed)
+    assert {"beat": "kept"} == put(seed, declaration(seed, every=60))
+    assert ({}, None) == ticks(seed)
+    assert "gone" == change(seed, "pause")
+    assert "changed" == change(seed, "resume")
+    assert {"beat": "same"} == put(seed)
+
+
+def test_what_no_code_declares_is_forgotten_when_it_is_removed(seed: Seed) -> None:
+    put(seed, declaration(seed, "live"), source="live")
+    put(seed, declaration(seed, "code"))
+    seed.live(3 * HOUR + 1)
+
+    assert "changed" == change(seed, "remove", "live")
+    assert "changed" == change(seed, "remove", "code")
+
+    assert {} == seed.snapshot()["schedules"]
+    assert ({}, None) == ticks(seed)
+    assert "gone" == change(seed, "remove", "live")
+    assert "gone" == change(seed, "resume", "live")
+
+
+def test_code_moves_an_instant_back_after_the_clock_went_back(seed: Seed) -> None:
+    put(seed)
+    seed.clock.set(seed.now - HOUR)
+
+    assert {"beat": "same"} == put(seed)
+
+    due = rule().next_after(seed.now)
+    assert ({"beat": due}, due) == ticks(seed)
+    assert 2 == len(told(seed))
+
+
+def test_each_change_is_in_the_log(seed: Seed) -> None:
+    put(seed, declaration(seed, job=seed.job("-", task="ping", spec_max=100)))
+    change(seed, "pause", why="migration")
+    change(seed, "resume")
+    change(seed, "remove")
+    text = rule().to_json()
+    due = rule().next_after(START_MS)
+    pack = seed.snapshot()["schedules"]["beat|job"]
+
+    assert [
+        ("beat", "on", None, text, 1, due, "code", pack),
+        ("beat", "paused", text, text, 2, due, "live"),
+        ("beat", "on", text, text, 3, due, "live"),
+        ("beat", "removed", text, text, 4, due, "live"),
+    ] == told(seed)
+
+
+def test_an_earlier_tick_wakes_a_worker_and_a_later_one_does_not(seed: Seed) -> None:
+    put(seed, declaration(seed, "a", every=60))
+    seed.take_token()
+
+    put(seed, declaration(seed, "b", every=3600 * 24 * 30))
+    assert 0 == seed.tokens()
+    put(seed, declaration(seed, "c", every=1))
+    assert 1 == seed.tokens()
+
+
+@pytest.mark.parametrize(
+    "job",
+    [{"remember_ms": 5, "call": "=70c5"}, {"expires_at_ms": START_MS + 5}, {"name": "t/a"}],
+)
+def test_a_job_that_cannot_come_again_and_again_is_refused(seed: Seed, job: Any) -> None:
+    with pytest.raises(InvalidOption):
+        declaration(seed, job=seed.job("-", **job))
+
+
+def test_a_unique_job_keeps_its_own_rule_where_overlaps_are_allowed(seed: Seed) -> None:
+    made = declaration(seed, job=seed.job("-", name="t/a"), every=10, overlap="allow")
+
+    assert "~/beat" not in made.packed
+    assert {"beat": "changed"} == put(seed, made)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ("a b", -1, 5, 5, "{}", "[]\n\nab\n{}"),
+        ("a" * 101, -1, 5, 5, "{}", "[]\n\nab\n{}"),
+        ("a", -1, 0, 5, "{}", "[]\n\nab\n{}"),
+        ("a", -1, 5, 4, "{}", "[]\n\nab\n{}"),
+        ("a", -1, 5, 5, "{\n}", "[]\n\nab\n{}"),
+        ("a", -1, 5, 5, "", "[]\n\nab\n{}"),
+        ("a", -1, 5, 5, "{}", "[]\n\n\n{}"),
+        ("a", -1, 5, 5, "{}", "[]\n\nab\n{}\n"),
+    ],
+)
+def test_what_would_break_an_entry_is_refused(seed: Seed, broken: Any) -> None:
+    put(seed, declaration(seed, "other"))
+    args = {"by": "x", "why": "", "source": "live", "spec_max": 0, "what": "put"}
+    call = Call("schedule", seed.queue, args, list, (broken,))
+
+    def refused() -> None:
+        with pytest.raises(Refused):
+            seed.client.run(call)
+
+    assert {} == seed.changes(refused)
+
+
+def test_a_schedule_that_there_is_not_cannot_be_resumed(seed: Seed) -> None:
+    assert ScheduleChange("gone", 0, 0) == seed.client.run(
+        seed.client.calls.schedules.change(seed.queue, "none", "resume")
+    )

@@ -1,0 +1,462 @@
+"""Ticks: a claim says that schedules are due, a worker gets them, and each instant happens once."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rq_core.errors import AuditBacklogFull
+from rq_core.model.recurrence import from_json, recurrence
+from rq_core.model.schedule import Schedule
+from rq_core.protocol.calls.schedules import Declaration, Instant, Ticked, Told, tick
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import Seed
+
+EVERY_MS = 10_000
+HAND_MS = 5_000
+
+
+def put(seed: Seed, *names: str, job: Any = None, source: str = "code", **rule: Any) -> Schedule:
+    made = [
+        Declaration.of(job or seed.job("-", task="ping"), recurrence(n, **(rule or {"every": 10})))
+        for n in names or ("beat",)
+    ]
+    seed.client.run(seed.client.calls.schedules.put(seed.queue, made, source=source))
+    return stored(seed, made[0].rule.name)
+
+
+def stored(seed: Seed, name: str = "beat") -> Schedule:
+    return seed.client.run(seed.client.calls.schedules.stored(seed.queue))[name]
+
+
+def send(seed: Seed, *instants: Instant, worker: str = "w-1", **how: Any) -> Ticked:
+    answer = seed.client.run(tick(seed.queue, worker, instants, **how))
+    assert_consistent(seed.snapshot())
+    return answer
+
+
+def judged(due: dict[str, str], now: int) -> list[Instant]:
+    """What a worker makes of what it was handed."""
+    found = []
+    for name, entry in due.items():
+        schedule = Schedule.parse(entry)
+        passed = from_json(name, schedule.rule).judge(schedule.next_ms, now)
+        found.append(Instant.of(name, schedule, passed))
+    return found
+
+
+def fire(seed: Seed, **how: Any) -> dict[str, Told]:
+    """Do as a worker does."""
+    handed = send(seed)
+    return send(seed, *judged(handed.due, handed.now_ms), **how).told
+
+
+def until_due(seed: Seed, name: str = "beat", more_ms: int = 0) -> Schedule:
+    found = stored(seed, name)
+    seed.live(max(0, found.due_ms - seed.now) + more_ms)
+    return found
+
+
+def told(seed: Seed) -> list[tuple[Any, ...]]:
+    outbox = seed.snapshot()["outbox"]
+    return [tuple(t) for _, e in outbox if e["type"] == "ticked" for t in json.loads(e["jobs"])]
+
+
+def ids(jobs: Sequence[Any]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+def test_a_claim_hands_what_is_due_to_one_worker(seed: Seed) -> None:
+    put(seed)
+    due = stored(seed).due_ms
+    first = seed.claim()
+    seed.clock.set(due)
+
+    second, third = seed.claim(), seed.claim()
+
+    assert [(False, due), (True, due + 1_000), (False, due + 1_000)] == [
+        (each.ticks, each.next_due_ms) for each in (first, second, third)
+    ]
+    assert not second.more
+    seed.advance(1_000)
+    seed.enqueue("a", "b")
+    fourth = seed.claim(1)
+    assert (True, True) == (fourth.ticks, fourth.more)
+
+
+def test_a_turn_does_so_as_well(seed: Seed) -> None:
+    put(seed)
+    until_due(seed)
+
+    assert seed.turn().ticks
+
+
+def test_a_schedule_that_is_handed_out_is_another_ones_after_five_seconds(seed: Seed) -> None:
+    put(seed)
+    until_due(seed)
+
+    assert ["beat"] == list(send(seed).due)
+    assert {} == send(seed, worker="w-2").due
+    seed.advance(HAND_MS - 1)
+    assert {} == send(seed, worker="w-2").due
+    seed.advance(1)
+    assert ["beat"] == list(send(seed, worker="w-2").due)
+
+
+def test_an_instant_that_is_reported_has_its_job_and_its_event(seed: Seed) -> None:
+    schedule = put(seed)
+    until_due(seed, more_ms=3)
+
+    assert {"beat": Told("fired")} == fire(seed)
+
+    at, following = schedule.next_ms, schedule.next_ms + EVERY_MS
+    job_id = f"tick-beat-{at}"
+    assert [(job_id, "beat", 1, at, at, following, "fired", 0)] == told(seed)
+    types = [e["type"] for _, e in seed.snapshot()["outbox"]]
+    assert ["enqueued", "ticked"] == types[-2:]
+    found = stored(seed)
+    assert (following, at) == (found.next_ms, found.last_ms)
+    (claim,) = seed.claim().jobs
+    assert (job_id, '{"task":"ping","args":{}}') == (claim.id, claim.spec)
+
+
+def test_two_workers_that_report_an_instant_enqueue_one_job(seed: Seed) -> None:
+    put(seed)
+    until_due(seed)
+    handed = send(seed)
+    instants = judged(handed.due, seed.now)
+
+    assert {"beat": Told("fired")} == send(seed, *instants).told
+    assert {"beat": Told("already")} == send(seed, *instants, worker="w-2").told
+
+    assert 1 == len(told(seed))
+
+
+def test_an_instant_of_another_version_is_not_accepted(seed: Seed) -> None:
+    put(seed)
+    until_due(seed)
+    handed = send(seed)
+    instants = judged(handed.due, seed.now)
+    put(seed, every=60)
+
+    assert {"beat": Told("already")} == send(seed, *instants).told
+    assert [] == told(seed)
+
+
+@pytest.mark.parametrize("what", ["pause", "remove"])
+def test_an_instant_of_a_schedule_that_is_not_on_is_not_accepted(seed: Seed, what: str) -> None:
+    schedule = put(seed)
+    until_due(seed)
+    instants = judged(send(seed).due, seed.now)
+    seed.client.run(seed.client.calls.schedules.change(seed.queue, "beat", what))
+    (instant,) = instants
+
+    answer = send(seed, instant._replace(version=schedule.version + 1))
+
+    assert {"beat": Told("already")} == answer.told
+    assert [] == told(seed)
+    assert {"none": Told("gone")} == send(seed, instant._replace(name="none")).told
+
+
+def test_a_worker_whose_clock_is_fast_fires_nothing_early(seed: Seed) -> None:
+    schedule = put(seed)
+    seed.clock.set(schedule.due_ms - 1)
+    at = schedule.next_ms
+    instant = Instant("beat", 1, at, at, at + EVERY_MS, 0)
+
+    assert {"beat": Told("early")} == send(seed, instant).told
+    assert {"beat": Told("early")} == send(seed, instant._replace(fired=0)).told
+    assert [] == told(seed)
+
+
+def test_spread_is_added_before_the_instant_is_compared_with_the_clock(seed: Seed) -> None:
+    schedule = put(seed, every=100, spread=90)
+    shift = schedule.due_ms - schedule.next_ms
+    at = schedule.next_ms
+    instant = Instant("beat", 1, at, at, at + 100_000, 0)
+    assert shift > 0
+    seed.clock.set(schedule.due_ms - 1)
+
+    assert {"beat": Told("early")} == send(seed, instant).told
+    seed.advance(1)
+    assert {"beat": Told("fired")} == send(seed, instant).told
+
+    assert at + 100_000 + shift == stored(seed).due_ms
+    assert [at, at + shift, at + 100_000] == list(told(seed)[0][3:6])
+
+
+@pytest.mark.parametrize(("fired", "following"), [(-1, 1), (1, 1), (2, 1), (0, 0), (0, -1)])
+def test_instants_that_are_out_of_order_are_refused(seed: Seed, fired: int, following: int) -> None:
+    schedule = until_due_of(seed)
+    at = schedule.next_ms
+    instant = Instant("beat", 1, at, at + fired * 1_000, at + following * 1_000, 0)
+
+    assert {"beat": Told("refused")} == send(seed, instant).told
+    assert [] == told(seed)
+    assert schedule == stored(seed)
+
+
+def until_due_of(seed: Seed) -> Schedule:
+    put(seed)
+    return until_due(seed, more_ms=5_000)
+
+
+def test_one_run_is_for_all_instants_that_have_passed(seed: Seed) -> None:
+    schedule = put(seed)
+    until_due(seed, more_ms=3 * EVERY_MS + 1)
+
+    assert {"beat": Told("fired")} == fire(seed)
+
+    at = schedule.next_ms + 3 * EVERY_MS
+    assert [(f"tick-beat-{at}", "beat", 1, at, at, at + EVERY_MS, "fired", 3)] == told(seed)
+
+
+def test_what_is_later_than_the_grace_is_logged_as_missed(seed: Seed) -> None:
+    schedule = put(seed, every=100, catch_up="skip")
+    until_due(seed, more_ms=60_001)
+
+    assert {"beat": Told("missed")} == fire(seed)
+
+    at = schedule.next_ms
+    assert [(f"tick-beat-{at}", "beat", 1, at, at, at + 100_000, "missed", 1)] == told(seed)
+    assert () == seed.claim().jobs
+    assert (at, at + 100_000) == (stored(seed).last_ms, stored(seed).next_ms)
+
+
+def test_what_was_missed_does_not_come_again(seed: Seed) -> None:
+    put(seed, every=100, catch_up="skip")
+    until_due(seed, more_ms=60_001)
+    fire(seed)
+    seed.clock.set(seed.now - 3_600_000)
+    last = stored(seed).last_ms
+
+    put(seed, every=100, catch_up="skip")
+    put(seed, every=50)
+
+    assert stored(seed).next_ms > last
+
+
+def test_a_schedule_that_the_worker_cannot_compute_comes_back_after_a_minute(seed: Seed) -> None:
+    put(seed)
+    schedule = until_due(seed)
+    send(seed)
+
+    answer = send(seed, Instant("beat", 1, schedule.next_ms, 0, 0, 0))
+
+    assert {"beat": Told("later")} == answer.told
+    assert {"beat": seed.now + 60_000} == seed.snapshot()["ticks"]
+
+
+def test_a_damaged_job_holds_up_no_other_schedule(seed: Seed) -> None:
+    put(seed, "a", "b")
+    until_due(seed, "a", more_ms=EVERY_MS)
+    seed.control.hset(seed.keys("schedules"), "a|job", "rubbish")
+
+    assert {"a": Told("later"), "b": Told("fired")} == fire(seed)
+
+
+def test_a_schedule_that_no_code_declares_any_more_stops(seed: Seed) -> None:
+    put(seed, every=3_600)
+    seed.live(3 * 3_600_000 - 1)
+    assert {"beat": Told("fired")} == fire(seed)
+    until_due(seed)
+
+    assert {"beat": Told("undeclared")} == fire(seed)
+
+    assert ("undeclared", 2) == (stored(seed).state, stored(seed).version)
+    assert {} == seed.snapshot()["ticks"]
+    assert [(None, "undeclared", 0)] == [each[5:8] for each in told(seed)[1:]]
+    assert "on" == put(seed, every=3_600).state
+
+
+def test_a_live_schedule_needs_no_code(seed: Seed) -> None:
+    put(seed, every=3_600, source="live")
+    seed.live(4 * 3_600_000)
+
+    assert {"beat": Told("fired")} == fire(seed)
+
+
+# Overlaps.
+
+
+def test_none_is_enqueued_while_one_is_alive(seed: Seed) -> None:
+    put(seed)
+    until_due(seed)
+    fire(seed)
+    first = seed.snapshot()["schedules"]["beat"]
+    (claim,) = seed.claim().jobs
+    until_due(seed)
+
+    assert {"beat": Told("skipped", claim.id)} == fire(seed)
+
+    assert "skipped" == told(seed)[1][6]
+    assert claim.id == told(seed)[1][8]
+    assert first != seed.snapshot()["schedules"]["beat"]
+    seed.complete(claim)
+    until_due(seed)
+    assert {"beat": Told("fired")} == fire(seed)
+
+
+def test_overlaps_may_be_allowed(seed: Seed) -> None:
+    put(seed, every=10, overlap="allow")
+    for _ in range(3):
+        until_due(seed)
+        assert {"beat": Told("fired")} == fire(seed)
+
+    assert 3 == len(seed.claim().jobs)
+
+
+def test_one_runs_and_one_waits(seed: Seed) -> None:
+    put(seed, every=10, overlap="queue")
+    until_due(seed)
+    fire(seed)
+    (running,) = seed.claim().jobs
+    until_due(seed)
+
+    assert {"beat": Told("fired")} == fire(seed)
+    waiting = told(seed)[1][0]
+    until_due(seed)
+    assert {"beat": Told("skipped", waiting)} == fire(seed)
+
+    assert () == seed.claim().jobs
+    seed.complete(running)
+    assert [waiting] == ids(seed.claim().jobs)
+
+
+def test_the_one_that_waits_is_replaced_and_the_one_that_runs_is_asked_to_stop(seed: Seed) -> None:
+    put(seed, every=10, overlap="replace")
+    until_due(seed)
+    fire(seed)
+    (running,) = seed.claim().jobs
+    until_due(seed)
+
+    assert {"beat": Told("fired")} == fire(seed)
+    assert (seed.state(running.id) or "").startswith("cancelling ")
+    until_due(seed)
+    assert {"beat": Told("fired")} == fire(seed)
+
+    first, second, third = (each[0] for each in told(seed))
+    assert running.id == first
+    assert seed.state(second) is None
+    seed.fail(running)
+    assert [third] == ids(seed.claim().jobs)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
+def test_a_job_that_ends_or_dies_frees_its_schedule(seed: Seed, overlap: str) -> None:
+    put(seed, every=10, overlap=overlap)
+    for verdict in ("final", "success", "final"):
+        until_due(seed)
+        assert {"beat": Told("fired")} == fire(seed)
+        (claim,) = seed.claim().jobs
+        if verdict == "final":
+            seed.fail(claim, verdict=verdict)
+        else:
+            seed.complete(claim)
+
+
+# Runs that an operator asks for.
+
+
+def run(seed: Seed, name: str = "beat") -> Told:
+    answer = seed.client.run(seed.client.calls.schedules.run(seed.queue, name, why="because"))
+    assert_consistent(seed.snapshot())
+    return answer
+
+
+def test_a_run_moves_no_instant(seed: Seed) -> None:
+    before = put(seed)
+
+    assert Told("run") == run(seed)
+
+    assert before == stored(seed)
+    (claim,) = seed.claim().jobs
+    assert f"tick-beat-{seed.now}" == claim.id
+    assert [(claim.id, "beat", 1, seed.now, seed.now, before.next_ms, "run", 0)] == told(seed)
+    seed.advance(1)
+    assert Told("not_run", claim.id) == run(seed)
+    assert Told("gone") == run(seed, "none")
+
+
+def test_a_paused_schedule_may_be_run(seed: Seed) -> None:
+    put(seed)
+    seed.client.run(seed.client.calls.schedules.change(seed.queue, "beat", "pause"))
+
+    assert Told("run") == run(seed)
+    assert None is told(seed)[0][5]
+
+
+# Many, and what is refused.
+
+
+def test_what_is_due_beyond_one_call_goes_to_another_worker_at_once(seed: Seed) -> None:
+    names = [f"s-{n}" for n in range(10)]
+    put(seed, *names, every=1)
+    seed.live(1_000)
+    seed.claim()
+
+    first = send(seed, hand_max=4)
+    assert seed.claim().ticks
+    second = send(seed, worker="w-2", hand_max=4)
+    third = send(seed, worker="w-2", hand_max=4)
+
+    assert sorted(names) == sorted([*first.due, *second.due, *third.due])
+    assert seed.now + HAND_MS == seed.snapshot()["scheduled"]["tick|"]
+
+
+def test_schedules_that_are_due_come_back_after_the_log_had_no_room(seed: Seed) -> None:
+    put(seed)
+    until_due(seed)
+    seed.attach()
+    handed = send(seed)
+    seed.configure(backlog_max_jobs=1)
+
+    with pytest.raises(AuditBacklogFull):
+        send(seed, *judged(handed.due, seed.now))
+
+    seed.configure(backlog_max_jobs=1_000)
+    seed.advance(HAND_MS)
+    assert {"beat": Told("fired")} == fire(seed)
+
+
+def test_a_paused_queue_takes_the_jobs_of_its_schedules(seed: Seed) -> None:
+    put(seed)
+    seed.configure(paused=1)
+    until_due(seed)
+
+    assert seed.claim().ticks
+    assert {"beat": Told("fired")} == fire(seed)
+    assert () == seed.claim().jobs
+
+
+def test_names_that_begin_alike_are_different_schedules(seed: Seed) -> None:
+    put(seed, "a", "a-1")
+    until_due(seed, "a", more_ms=EVERY_MS)
+
+    assert {"a": Told("fired"), "a-1": Told("fired")} == fire(seed)
+
+
+def test_a_queue_that_remembers_ids_takes_the_jobs_of_its_schedules(seed: Seed) -> None:
+    seed.enqueue("kept", remember_ms=60_000)
+    put(seed, job=seed.job("-", task="ping", keep_ms=60_000))
+    until_due(seed)
+
+    assert {"beat": Told("fired")} == fire(seed)
+    (claim,) = [each for each in seed.claim().jobs if each.id != "kept"]
+    assert claim.spec.startswith('{"keep":1,')
+
+
+def test_a_lost_answer_is_repeated_without_what_was_handed_out(seed: Seed) -> None:
+    """The schedules come back by themselves."""
+    put(seed, "a", "b")
+    until_due(seed, "a", more_ms=EVERY_MS)
+    call = tick(seed.queue, "w-1", judged(send(seed).due, seed.now))
+    begun = seed.calls.delivery.begin(call)
+    run = seed.control.execute_command
+
+    first = run(*begun.command)  # type: ignore[no-untyped-call]
+    second = run(*begun.command)  # type: ignore[no-untyped-call]
+
+    assert first == second
+    assert 2 == len(told(seed))
