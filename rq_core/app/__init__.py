@@ -13,6 +13,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``clients``: an app's connections.
 - ``task``, ``registration``, ``options``, ``unknown_options``: tasks; how a function becomes one; its options; the
   error for an unknown option.
+- ``schedules``: declaring schedules, and changing them.
 - ``untyped_enqueue``: enqueueing by a task's name, without its code.
 - ``arguments``, ``hints``: checking arguments; whether annotated values survive JSON.
 - ``loading``: finding an app by ``module:app``, and a task by module and name.

@@ -39,8 +39,8 @@ from rq_core.app.options import (
     spelling_out_options,
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload
-from rq_core.app.queue_producer import QueueProducer
 from rq_core.app.registration import check_isolation, make_task
+from rq_core.app.schedules import ScheduleProducer
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.app.unique.naming import Named
 from rq_core.app.unknown_options import OF_TASKS, naming_options
@@ -77,7 +77,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class App(QueueProducer):
+class App(ScheduleProducer):
     """A set of tasks and where their jobs go. Threads may share one.
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE, by default

@@ -41,6 +41,8 @@ COMMANDS: Final[Commands] = {
     "queue": ("queue:queue", "Delete a queue."),
     "cap": ("change:cap", "Change how many jobs may run, of a queue, a task or a key."),
     "caps": ("lists:caps", "Show what limits a queue's jobs, and how many wait for it."),
+    "schedules": ("schedules:schedules", "Show the schedules, and when each is due next."),
+    "schedule": ("schedules:schedule", "Show the next instants of a schedule, or change it."),
     "workers": ("lists:workers", "Show the workers, and which code each runs."),
     "top": (
         "top:top",

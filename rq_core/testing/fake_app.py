@@ -17,17 +17,23 @@ from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.lib.text import counted
+from rq_core.model.schedule import TICK_MARK
 from rq_core.model.state_line import JobState, lines_of_jobs, read_state_line
 from rq_core.model.table.machine import Priority, State
 from rq_core.model.table.reasons import Reason
 from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.schedules import tick
 from rq_core.protocol.engine.plan import Plan, pairs_of
+from rq_core.protocol.reads.steps import time_ms
 from rq_core.testing.fake_server import FakeConnections
 from rq_core.worker.dead_hooks import DeathWatch, has_hooks
 from rq_core.worker.execution.executor import Executor
 from rq_core.worker.execution.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
+from rq_core.worker.ticker import instants_of
 
+_FAR_MS: Final = 10**13
+"""Later than any instant."""
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""
 
@@ -153,8 +159,35 @@ class Fake:
         return found
 
     def advance(self, seconds: float) -> None:
-        """Put the fake server's clock forward, for all queues that exist."""
-        self._put_forward(round(seconds * 1000))
+        """Put the fake server's clock forward, for all queues that exist. Schedules enqueue their jobs, each at its
+        instant."""
+        left = round(seconds * 1000)
+        while left > 0:
+            step = min(left, self._until_tick())
+            self._put_forward(step)
+            left -= step
+            for queue in self.app.client.run(self.app.client.calls.reads.queues()):
+                self._tick(queue)
+
+    def _until_tick(self) -> int:
+        """Return in how many ms the first schedule is due: 1 or more."""
+        client, found = self.app.client, [_FAR_MS]
+        for queue in client.run(client.calls.reads.queues()):
+            keys = queue_keys(queue, self.app.prefix)
+            asked: list[list[Any]] = [["ZRANGE", keys("ticks"), 0, 0, "WITHSCORES"], ["TIME"]]
+            asked.append(["HGET", keys("meta"), "test_clock_ms"])
+            first, time, added = client.run(client.calls.delivery.ask(asked))
+            if first:
+                ((_, due),) = pairs_of(first).items()
+                found.append(round(float(due)) - time_ms(time) - int(added or 0))
+        return max(1, min(found))
+
+    def _tick(self, queue: str) -> None:
+        """Do as a worker does with the schedules of a queue that are due."""
+        answer = self.app.client.run(tick(queue, _WORKER))
+        while answer.due:
+            told = instants_of(answer.due, answer.now_ms)
+            answer = self.app.client.run(tick(queue, _WORKER, told))
 
     def _claim(self, queues: Sequence[str]) -> tuple[list[Claim], dict[str, int]]:
         """Claim one job of the first queue that has one; else say in how many ms one is due."""
@@ -164,9 +197,22 @@ class Fake:
             claimed = client.run(claims.claim(queue, _WORKER, 1))
             if claimed.jobs:
                 return list(claimed.jobs), due
-            if claimed.next_due_ms is not None:
-                due[queue] = max(claimed.next_due_ms - claimed.now_ms, 1)
+            at_ms = claimed.next_due_ms
+            if at_ms is not None:
+                # Schedules go on for ever, so the clock is not put forward to them.
+                at_ms = self._due_besides(queue, at_ms)
+            if at_ms is not None:
+                due[queue] = max(at_ms - claimed.now_ms, 1)
         return [], due
+
+    def _due_besides(self, queue: str, at_ms: int) -> int | None:
+        """Return when something other than schedules is due, if ``at_ms`` may be theirs."""
+        key = queue_keys(queue, self.app.prefix)("scheduled")
+        read = self.app.client.calls.delivery.ask([["ZRANGE", key, 0, 1, "WITHSCORES"]])
+        (first,) = self.app.client.run(read)
+        found = {name: round(float(due)) for name, due in pairs_of(first).items()}
+        tick_ms = found.pop(TICK_MARK, None)
+        return min(found.values(), default=None) if tick_ms == at_ms else at_ms
 
     def _put_forward(self, ms: int) -> None:
         client = self.app.client
@@ -273,6 +319,7 @@ def fake(app: App) -> Iterator[Fake]:
         client = app.client
         for queue in app.declared.queues:
             client.run(client.calls.caps.declare(queue, app.declared.limits(queue), {}))
+        client.run(app.declare_schedules(client.calls, *app.schedules))
         yield Fake(app, connections)
     finally:
         connections.close()

@@ -4,6 +4,6 @@
 show them.
 
 - ``table``, ``lists``: the type of a row; each list as a row.
-- ``queues``, ``jobs``, ``scopes``: the questions, cells and documents of the lists.
+- ``queues``, ``jobs``, ``scopes``, ``schedules``: the questions, cells and documents of the lists.
 - ``job``, ``text``: one job; times and durations in words.
 """

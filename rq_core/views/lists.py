@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rq_core.views import jobs, queues, scopes
+from rq_core.views import jobs, queues, schedules, scopes
 from rq_core.views.table import ListView
 from rq_core.views.text import oldest, span, utc
 
@@ -95,6 +95,20 @@ LISTS: Final[dict[str, ListView[Any]]] = {
             "": scopes.scope_notes,
         },
         scopes.scope_document,
+    ),
+    "schedules": ListView(
+        schedules.schedules_of,
+        {
+            "queue": lambda row, _: row.queue,
+            "schedule": lambda row, _: row.name,
+            "when": lambda row, _: schedules.when(row),
+            "next": schedules.next_due,
+            "last": schedules.last_told,
+            "": schedules.schedule_notes,
+        },
+        schedules.schedule_document,
+        whole=("schedule",),
+        drop=("last", "queue"),
     ),
 }
 """By the name of the command that prints it. `rq-core audit tail` prints one more, of the audit log."""

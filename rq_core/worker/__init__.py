@@ -18,6 +18,7 @@ A job's way through a worker:
 - ``held_jobs``: handlers begin and end; a job that has lost a worker runs alone.
 - ``execution/``: runs each job on the loop, in threads or in a process, within its timeout.
 - ``liveness/``: extends leases, and says that the worker is alive.
+- ``ticker``: computes the instants of schedules that are due.
 - ``dead_hooks``: calls the hooks of jobs that died.
 
 The worker itself:

@@ -24,6 +24,7 @@ from rq_core.protocol.engine import server_check
 from rq_core.protocol.engine.plan import Patience
 from rq_core.worker.dead_hooks import death_watches
 from rq_core.worker.queue_group import QueueGroups
+from rq_core.worker.ticker import DECLARE_S, Ticker
 from rq_core.worker.wakeups import FOREVER, LOOK_S_MAX, TROUBLE_PAUSE_S, WatchedQueue
 
 if TYPE_CHECKING:
@@ -183,6 +184,19 @@ class Startup:
         except (TimeoutError, RqCoreError) as error:
             why = str(error) or f"no answer for {START_WAIT_S:g} s"
             log.warning("what the app declares of queue %s was not written: %s", queue, why)
+
+    async def declare_hourly(self, ticker: Ticker) -> None:
+        """Say again which schedules the code declares, since others stop; and look for any that no claim found."""
+        while True:
+            await asyncio.sleep(DECLARE_S)
+            for queue in self._groups.queues.values():
+                if queue.absent or queue.name not in self._app.schedules:
+                    continue
+                try:
+                    await self._declare(queue.name)
+                    ticker.note(queue.name)
+                except RqCoreError as error:
+                    log.error("declaring the schedules of queue %s failed: %s", queue.name, error)  # noqa: TRY400
 
     async def _begin_telling(self, *queues: str) -> None:
         """Set the marks from which on hooks are called for deaths."""

@@ -23,6 +23,7 @@ from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
 from rq_core.worker.startup import Startup
+from rq_core.worker.ticker import Ticker
 from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 
 log = logging.getLogger(__package__)
@@ -60,6 +61,7 @@ class Turns:
         groups: QueueGroups,
         handlers: Handlers,
         startup: Startup,
+        ticker: Ticker,
         *,
         on_claim: Callable[[], None],
         flow: FlowTable,
@@ -72,6 +74,7 @@ class Turns:
         self._groups = groups
         self._handlers = handlers
         self._startup = startup
+        self._ticker = ticker
         self._on_claim = on_claim
         self._flow = flow
 
@@ -276,6 +279,8 @@ class Turns:
         self._on_claim()
         self._flow.answered()
         watcher.note(queue, result)
+        if result.ticks:
+            self._ticker.note(queue.name)
         self._capacity.shares.refund(queue.name, limit - len(result.jobs))
         self._stats.claimed += len(result.jobs)
         if result.jobs:

@@ -29,6 +29,7 @@ from rq_core.worker.options import WorkerOptions
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.shutdown import Shutdown
 from rq_core.worker.startup import Startup
+from rq_core.worker.ticker import Ticker
 from rq_core.worker.turns import Turns
 from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 
@@ -98,6 +99,7 @@ class Worker:
             table=lease_table,
         )
         self._startup = Startup(app, self._client, self.name, self._groups)
+        self._ticker = Ticker(app, self._client, self.name)
         flow = flow or FlowTable()
         self._watch = LoopWatch(flow)
         self._turns = Turns(
@@ -107,10 +109,13 @@ class Worker:
             self._groups,
             self._handlers,
             self._startup,
+            self._ticker,
             on_claim=on_claim,
             flow=flow,
         )
-        self._burst = Burst(self._client, self.name, self._groups, self._handlers, app.tasks)
+        self._burst = Burst(
+            self._client, self.name, self._groups, self._handlers, self._ticker, app.tasks
+        )
         self._shutdown = Shutdown(
             self._client, self._lifetime, self._groups, self._handlers, self._turns
         )
@@ -152,6 +157,7 @@ class Worker:
             for group in groups
         ]
         telling.append(asyncio.create_task(self._startup.await_absent()))
+        telling.append(asyncio.create_task(self._startup.declare_hourly(self._ticker)))
         over = asyncio.create_task(lifetime.over.wait())
         if self.options.burst and not self._groups.present:
             lifetime.end()
@@ -166,6 +172,7 @@ class Worker:
             lifetime.end()
             self._watch.stop()
             await end_tasks(*watching, *work, *telling, over)
+            await self._ticker.close()
             self.clean = await self._wind_up()
         for done in work:
             if not done.cancelled():
@@ -254,12 +261,14 @@ class Burst:
         worker: str,
         groups: QueueGroups,
         handlers: Handlers,
+        ticker: Ticker,
         tasks: Mapping[str, Task[Any, Any]],
     ) -> None:
         self._client = client
         self._worker = worker
         self._groups = groups
         self._handlers = handlers
+        self._ticker = ticker
         self._tasks = tasks
         self._deaths: dict[str, DeathWatch] | None = None
         """The watches by queue; None: not looked yet."""
@@ -268,7 +277,7 @@ class Burst:
 
     def active(self) -> bool:
         """Whether a job runs, a settlement waits to be reported, or a queue should be looked at."""
-        if self._handlers.executor.busy or self._handlers.arrived:
+        if self._handlers.executor.busy or self._handlers.arrived or self._ticker.busy:
             return True
         if any(group.finished for group in self._groups.all):
             return True

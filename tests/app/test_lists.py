@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from rq_core.cli.root import COMMANDS
+from rq_core.model.recurrence import recurrence
 from rq_core.model.table.machine import State
+from rq_core.protocol.calls.schedules import Declaration
 from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
 from rq_core.views.lists import LISTS
@@ -21,6 +23,7 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "dead": (QUEUE, 10),
     "unique": (QUEUE, None, 10),
     "caps": (QUEUE, 10),
+    "schedules": ([QUEUE],),
 }
 
 
@@ -37,6 +40,8 @@ def test_a_list_is_a_question_cells_and_documents(seed: Seed, name: str) -> None
     seed.fail(*seed.claim().jobs, verdict="final")
     seed.enqueue("waits", seed.job("named", name="t/n=1"))
     seed.cap("tenant", 1)
+    made = Declaration.of(seed.job("-"), recurrence("beat", every=10))
+    seed.client.run(seed.client.calls.schedules.put(QUEUE, [made]))
     says = Presence("db-1", 7, "1.0", "c0de", (QUEUE,), 4, 1, 0)
     seed.client.run(worker_registry.announce("rqc", "w-1", says, [QUEUE], ["t"]))
 

@@ -59,6 +59,13 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
     "App.connect_to": (lambda **g: app().connect_to(**g), {}),
     "App.set_cap": (lambda **g: app().set_cap(**g), {"queue": "mail", "scope": "send.to", "limit": 1}),
     "App.caps": (lambda **g: app().caps(**g), {"queue": "mail"}),
+    **{
+        f"App.{verb}_schedule": (
+            lambda verb=verb, **g: getattr(app(), f"{verb}_schedule")(**g),
+            {"queue": "mail", "name": "nightly"},
+        )
+        for verb in ("pause", "resume", "remove", "run")
+    },
     "Task.with_options": (with_options, {}),
     "Cap": (Cap, {"n": 1}),
     "Unique": (Unique, {}),
@@ -74,6 +81,7 @@ LIKE: dict[str, Any] = {
     "App.task": App.task, "App.queue": App.queue, "App.around": App.around, "App.job": App.job,
     "App.handle_by_id": App.handle_by_id, "App.enqueue": App.enqueue, "App.enqueue_many": App.enqueue_many,
     "App.as_completed": App.as_completed, "App.connect_to": App.connect_to, "App.set_cap": App.set_cap,
+    **{f"App.{v}_schedule": getattr(App, f"{v}_schedule") for v in ("pause", "resume", "remove", "run")},
     "App.caps": App.caps, "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip
 """Whose parameters are those of the call."""
@@ -84,7 +92,10 @@ NOT_CHECKED = {
 }  # fmt: skip
 OF_AN_APP_ELSEWHERE = {
     "handle": "takes what rq-core made", "apply_settings": "takes nothing", "check": "takes nothing",
-    "declaration": "a worker's own", "close": "takes nothing", "aclose": "takes nothing",
+    "declaration": "a worker's own", "declare_schedules": "a worker's own", "spec_max_in": "a worker's own",
+    "schedule": "tested in tests/unit/test_schedules.py", "scheduled": "tested in tests/unit/test_schedules.py",
+    "schedule_many": "tested in tests/unit/test_schedules.py",
+    "close": "takes nothing", "aclose": "takes nothing",
     "async_client": "takes nothing",
     "new_job": "rq-core's own", "returned_of": "rq-core's own", "override": "tested in tests/unit/test_depends.py",
 }  # fmt: skip

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
+from datetime import UTC, datetime
 from typing import Final
 
 from rq_core.errors import HandlerSignal, HandlerTimeout, LeaseLost, NoCurrentJob
@@ -23,7 +24,8 @@ class JobContext:
     """One claim of a job, as its handler sees it. The worker makes it; its facts do not change.
 
     ``claim`` is 1 for the job's first claim; ``failures`` and ``losses`` are those before this
-    claim. ``headers`` are what the producer sent beside the arguments.
+    claim. ``headers`` are what the producer sent beside the arguments. ``schedule`` and ``tick`` are those
+    of a job that a schedule enqueued.
     """
 
     __slots__ = (
@@ -78,6 +80,22 @@ class JobContext:
 
     def __repr__(self) -> str:
         return f"<job {self.id} of {self.task} in {self.queue}, claim {self.claim}>"
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that enqueued the job; None if none did."""
+        from rq_core.model.schedule import tick_of
+
+        tick = tick_of(self.id)
+        return None if tick is None else tick.name
+
+    @property
+    def tick(self) -> datetime | None:
+        """The instant of a schedule that the job is for, in UTC; None if it is for none."""
+        from rq_core.model.schedule import tick_of
+
+        tick = tick_of(self.id)
+        return None if tick is None else datetime.fromtimestamp(tick.instant_ms / 1000, UTC)
 
     @property
     def cancelled(self) -> bool:

@@ -1,0 +1,296 @@
+"""The part of an app that concerns schedules: the ones that its code declares, and changes while everything runs.
+
+    app.schedule("nightly", report.job("yesterday"), cron="0 2 * * *", tz="Europe/Berlin")
+
+A schedule belongs to the queue of its job. Workers compute its instants; Redis lets each happen once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
+
+from rq_core.app.queue_producer import QueueProducer
+from rq_core.app.task import PreparedTask
+from rq_core.errors import InvalidOption, InvalidTask, QueueFull
+from rq_core.model.keys import check_name
+
+if TYPE_CHECKING:
+    from rq_core.model.job import NewJob
+    from rq_core.model.lib.durations import Duration
+    from rq_core.model.recurrence import CatchUp, Overlap
+    from rq_core.protocol.calls.schedules import Declaration, ScheduleChange, Told
+    from rq_core.protocol.engine.plan import Plan
+    from rq_core.protocol.operations import Operations
+
+AnyTask = TypeVar("AnyTask", bound="PreparedTask[..., Any]")
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """``cron`` has five fields (minute hour day month weekday) or is @hourly, @daily, @weekly, @monthly or @yearly, in
+    the time zone ``tz``, UTC unless given. ``every`` is an interval instead, in seconds or a timedelta, from 1 s on.
+    ``spread`` adds a constant part of these seconds, made of the name, to each instant. ``overlap`` says what happens
+    while the job of an earlier instant is alive: "skip" (the default) enqueues none, "allow" another one; with "queue"
+    one runs and one waits; with "replace" the one that waits is replaced, and the one that runs is asked to stop.
+    ``catch_up`` "latest" (the default) runs one job for all instants that were missed, "skip" none that is late by
+    more than a minute. ``grace`` is how late an instant may be run, in seconds or a timedelta.
+    """
+
+    cron: str | None
+    tz: str | None
+    every: Duration | None
+    spread: Duration | None
+    overlap: Overlap | None
+    catch_up: CatchUp | None
+    grace: Duration | None
+
+
+class SchedulesStored(NamedTuple):
+    """The names of schedules that were stored, by outcome."""
+
+    changed: tuple[str, ...] = ()
+    """Schedules that are new, or have another rule or job now."""
+    same: tuple[str, ...] = ()
+    """Schedules that were stored as they are."""
+    conflicts: tuple[str, ...] = ()
+    """Schedules that the queue does not take."""
+
+
+class ScheduleProducer(QueueProducer):
+    """A producer with the methods for schedules. Threads may share one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._scheduled: dict[str, dict[str, Declaration]] = {}
+        """The schedules that code declares, by queue, then by name."""
+
+    def schedule(self, name: str, job: NewJob, /, **options: Unpack[ScheduleOptions]) -> None:
+        """Declare a schedule: ``job``, as task.job(…) or app.job(…) makes it, is enqueued again and again.
+
+        Nothing is sent: workers store the schedules of their code when they start, and hourly. Code never replaces what
+        an operator set while everything runs. A schedule that is taken out of the code stops after three hours.
+        See ScheduleOptions for the options. Raises InvalidOption.
+        """
+        made = declaration_of(name, job, options)
+        known = self._scheduled.setdefault(job.queue, {})
+        if name in known:
+            must = f"is declared twice in queue {job.queue!r}: choose another name"
+            raise InvalidOption.of("name", name, must)
+        known[name] = made
+
+    def scheduled(
+        self, name: str, /, **options: Unpack[ScheduleOptions]
+    ) -> Callable[[AnyTask], AnyTask]:
+        """Declare a schedule of the task below: ``@app.scheduled("nightly", cron="0 2 * * *")`` above ``@app.task``.
+
+        All arguments of the task must have defaults. Raises InvalidOption, or InvalidTask.
+        """
+
+        def decorate(task: AnyTask, /) -> AnyTask:
+            given: object = task
+            if not isinstance(given, PreparedTask):
+                why = "it is not a task yet: write @app.scheduled(…) above @app.task"
+                raise InvalidTask(task=getattr(given, "__name__", repr(given)), why=why)
+            needed = [n for n in task.arguments.names if n not in task.arguments.defaults]
+            if needed:
+                why = f"{', '.join(needed)} has no default: use app.schedule({name!r}, {task.name}.job(…), …)"
+                raise InvalidTask(task=task.name, why=why)
+            self.schedule(name, task.job(), **options)
+            return task
+
+        return decorate
+
+    @property
+    def schedules(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of the schedules that the code declares, by queue."""
+        return {queue: tuple(names) for queue, names in self._scheduled.items()}
+
+    def spec_max_in(self, queue: str) -> int:
+        """Return the most bytes of a job's JSON that the log keeps in this queue."""
+        return self._spec_max_of.get(queue, self._spec_max)
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the code declares: with a task, with ``queue``, or with a schedule."""
+        return list(dict.fromkeys([*super().queues, *self._scheduled]))
+
+    def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
+        """Write the declarations of ``queues`` to a server: settings, limits, policies, and schedules.
+
+        Returns the declarations that the server refuses, as sentences.
+        """
+        refused = yield from super().declaration(calls, *queues)
+        return refused + (yield from self.declare_schedules(calls, *queues))
+
+    def declare_schedules(self, calls: Operations, *queues: str) -> Plan[list[str]]:
+        """Write the schedules of ``queues`` to a server. Returns those that it refuses, as sentences."""
+        refused: list[str] = []
+        for queue in queues:
+            if made := self._scheduled.get(queue):
+                refused += yield from self._declare(calls, queue, made.values())
+        return refused
+
+    def _declare(
+        self, calls: Operations, queue: str, made: Iterable[Declaration]
+    ) -> Plan[list[str]]:
+        from rq_core.protocol.calls.caps import DECLARED_WHY
+
+        put = calls.schedules.put
+        try:
+            changes = yield from put(queue, made, source="code", why=DECLARED_WHY)
+        except QueueFull as error:
+            # A worker must come up on a full server, too: it runs what is there.
+            return [f"the schedules of queue {queue} were not stored: {error}"]
+        return [
+            f"queue {queue} keeps schedule {name} as it is: an operator, or newer code, set it otherwise;"
+            f" `rq-core schedule set {queue} {name}` changes it"
+            for name, change in changes.items()
+            if change.outcome == "kept"
+        ]
+
+    # While everything runs.
+
+    def schedule_many(
+        self,
+        schedules: Iterable[tuple[str, NewJob, ScheduleOptions]],
+        *,
+        reason: str = "",
+        by: str | None = None,
+    ) -> SchedulesStored:
+        """Store schedules now: (name, job, options) each, for example one for each tenant.
+
+        They hold until they are changed or removed, whatever the code declares. Storing one that is there as it is
+        changes nothing. Raises InvalidOption, ServerUnavailable, OutcomeUnknown, QueueFull.
+        """
+        client = self.client
+        return client.run(_store(client.calls, schedules, reason, by))
+
+    async def schedule_many_async(
+        self,
+        schedules: Iterable[tuple[str, NewJob, ScheduleOptions]],
+        *,
+        reason: str = "",
+        by: str | None = None,
+    ) -> SchedulesStored:
+        """See schedule_many."""
+        client = self.async_client()
+        return await client.run(_store(client.calls, schedules, reason, by))
+
+    def pause_schedule(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> ScheduleChange:
+        """Let a schedule enqueue nothing until it is resumed. Instants that pass meanwhile are not made up for."""
+        client = self.client
+        return client.run(client.calls.schedules.change(queue, name, "pause", by=by, why=reason))
+
+    async def pause_schedule_async(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> ScheduleChange:
+        """See pause_schedule."""
+        client = self.async_client()
+        plan = client.calls.schedules.change(queue, name, "pause", by=by, why=reason)
+        return await client.run(plan)
+
+    def resume_schedule(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> ScheduleChange:
+        """Let a schedule go on that was paused or removed, from its next instant on."""
+        client = self.client
+        return client.run(client.calls.schedules.change(queue, name, "resume", by=by, why=reason))
+
+    async def resume_schedule_async(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> ScheduleChange:
+        """See resume_schedule."""
+        client = self.async_client()
+        plan = client.calls.schedules.change(queue, name, "resume", by=by, why=reason)
+        return await client.run(plan)
+
+    def remove_schedule(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> ScheduleChange:
+        """Remove a schedule. Code that still declares it does not bring it back; resume_schedule does."""
+        client = self.client
+        return client.run(client.calls.schedules.change(queue, name, "remove", by=by, why=reason))
+
+    async def remove_schedule_async(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> ScheduleChange:
+        """See remove_schedule."""
+        client = self.async_client()
+        plan = client.calls.schedules.change(queue, name, "remove", by=by, why=reason)
+        return await client.run(plan)
+
+    def run_schedule(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> Told:
+        """Enqueue a schedule's job once now, beside its instants. Its overlap rule holds."""
+        client = self.client
+        return client.run(
+            client.calls.schedules.run(
+                queue, name, by=by, why=reason, spec_max=self.spec_max_in(queue)
+            )
+        )
+
+    async def run_schedule_async(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> Told:
+        """See run_schedule."""
+        client = self.async_client()
+        return await client.run(
+            client.calls.schedules.run(
+                queue, name, by=by, why=reason, spec_max=self.spec_max_in(queue)
+            )
+        )
+
+
+def declaration_of(name: str, job: NewJob, options: ScheduleOptions) -> Declaration:
+    """Return a schedule as it is sent. Raises InvalidOption for an option, or a job, that no schedule can have."""
+    from rq_core.model.job import NewJob as Job
+    from rq_core.model.recurrence import recurrence
+    from rq_core.protocol.calls.schedules import Declaration
+
+    given: object = job
+    if not isinstance(given, Job):
+        must = "must be a job, as task.job(…) or app.job(…) makes it"
+        raise InvalidOption.of("job", type(given), must)
+    unknown = options.keys() - ScheduleOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"schedule() got an unexpected keyword argument {min(unknown)!r}")
+    said: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    if job.name and "overlap" in said and said["overlap"] != "allow":
+        must = (
+            f"does not go with {job.profile.task}, which is unique: its own rule says what overlaps"
+        )
+        raise InvalidOption.of("overlap", said["overlap"], must)
+    # A unique task keeps its own rule.
+    said.setdefault("overlap", "allow" if job.name else "skip")
+    check_name("queue", job.queue)
+    return Declaration.of(job, recurrence(name, **said))
+
+
+def _store(
+    calls: Operations,
+    schedules: Iterable[tuple[str, NewJob, ScheduleOptions]],
+    reason: str,
+    by: str | None,
+) -> Plan[SchedulesStored]:
+    from rq_core.protocol.calls.schedules import PUT_MAX
+
+    found: dict[str, list[str]] = {"changed": [], "same": [], "other": []}
+
+    def put(queue: str, made: list[Declaration]) -> Plan[None]:
+        changes = yield from calls.schedules.put(queue, made, by=by, why=reason)
+        for name, change in changes.items():
+            found[change.outcome if change.outcome in found else "other"].append(name)
+
+    waiting: dict[str, list[Declaration]] = {}
+    for name, job, options in schedules:
+        made = declaration_of(name, job, options)
+        chunk = waiting.setdefault(job.queue, [])
+        chunk.append(made)
+        if len(chunk) == PUT_MAX:
+            yield from put(job.queue, waiting.pop(job.queue))
+    for queue, chunk in waiting.items():
+        yield from put(queue, chunk)
+    return SchedulesStored(*(tuple(names) for names in found.values()))

@@ -1,0 +1,242 @@
+"""``rq-core schedules`` lists schedules; ``rq-core schedule`` shows their instants, and changes them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from rq_core.cli.commands.lists import show
+from rq_core.cli.lazy import CommandGroup
+from rq_core.cli.options import (
+    actor,
+    audited_options,
+    connect,
+    json_option,
+    known_queues,
+    print_json,
+    server_options,
+)
+from rq_core.cli.text import say
+from rq_core.views.lists import LISTS
+
+if TYPE_CHECKING:
+    from rq_core.app.schedules import ScheduleOptions
+    from rq_core.connections.client import Client
+    from rq_core.model.recurrence import Recurrence
+    from rq_core.protocol.calls.schedules import Declaration
+
+
+@click.command()
+@click.argument("queue", required=False)
+@server_options
+@json_option
+def schedules(queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Show the schedules of QUEUE, or of all queues, and when each is due next."""
+    view = LISTS["schedules"]
+    with connect(redis_url, prefix) as client:
+        queues = known_queues(client, queue)
+        found = client.run(view.query(client.calls, queues))
+    show(view, found, as_json=as_json)
+
+
+@click.group(cls=CommandGroup)
+def schedule() -> None:
+    """Show the next instants of a schedule, or change it."""
+
+
+def _named(function: Callable[..., Any]) -> Callable[..., Any]:
+    for decorate in (json_option, server_options):
+        function = decorate(function)
+    return click.argument("queue")(click.argument("name")(function))
+
+
+def _audited(function: Callable[..., Any]) -> Callable[..., Any]:
+    return audited_options(_named(function))
+
+
+@schedule.command("next")
+@click.option(
+    "-n", "count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many."
+)
+@_named
+def next_command(queue: str, name: str, count: int, **given: Any) -> None:
+    """Show the next instants of NAME in QUEUE, in its time zone and in UTC.
+
+    Where daylight saving changes between two of them, the offsets differ: a wall time that does not exist fires at
+    the end of the gap, one that comes twice fires the first time.
+    """
+    with connect(given["redis_url"], given["prefix"]) as client:
+        rule, after = _stored_rule(client, queue, name)
+    instants = [at for at, _ in zip(rule.instants(after), range(count), strict=False)]
+    if given["as_json"]:
+        print_json([{"nominal_ms": at, "due_ms": at + rule.shift_ms} for at in instants])
+        return
+    for at in instants:
+        say(_words(at, rule))
+
+
+def _words(at: int, rule: Recurrence) -> str:
+    from zoneinfo import ZoneInfo
+
+    moment = datetime.fromtimestamp(at / 1000, UTC)
+    local = moment.astimezone(ZoneInfo(rule.tz))
+    shift = f", due {rule.shift_ms / 1000:g} s later" if rule.shift_ms else ""
+    return f"{local:%a %Y-%m-%d %H:%M:%S %z}  ({moment:%Y-%m-%d %H:%M:%S} UTC{shift})"
+
+
+def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, int]:
+    """Return a schedule's rule, and the moment after which its next instants lie. Raises ClickException."""
+    from rq_core.model.recurrence import from_json
+
+    known_queues(client, queue)
+    stored = client.run(client.calls.schedules.stored(queue, [name])).get(name)
+    if stored is None:
+        raise click.ClickException(f"queue {queue} has no schedule {name}")
+    after = stored.next_ms - 1 if stored.state == "on" else round(time.time() * 1000)
+    return from_json(name, stored.rule), after
+
+
+@schedule.command("set")
+@click.option("--cron", help='Five fields, like "0 2 * * *", or @daily.')
+@click.option("--tz", help="The time zone of --cron, like Europe/Berlin; UTC unless given.")
+@click.option("--every", type=float, metavar="SECONDS", help="An interval, in place of --cron.")
+@click.option(
+    "--spread",
+    type=float,
+    metavar="SECONDS",
+    help="Spread the schedules of a queue over these seconds.",
+)
+@click.option("--overlap", type=click.Choice(["skip", "allow", "queue", "replace"]))
+@click.option("--catch-up", type=click.Choice(["latest", "skip"]))
+@click.option("--grace", type=float, metavar="SECONDS", help="How late an instant may be run.")
+@click.option("--task", help="The task of the job; else the stored job stays.")
+@click.option("--json-args", default="{}", metavar="JSON", help="The arguments of --task.")
+@click.option("--version", type=click.IntRange(0), metavar="V", help="Only if it has this version.")
+@_audited
+def set_command(
+    queue: str, name: str, task: str | None, json_args: str, version: int | None, **given: Any
+) -> None:
+    """Store a schedule NAME in QUEUE, or another rule for it.
+
+    It holds at once for every worker, whatever the code declares, until it is changed or removed. The rule is replaced
+    as a whole.
+    """
+    how = {
+        key: given.pop(key)
+        for key in ("cron", "tz", "every", "spread", "overlap", "catch_up", "grace")
+    }
+    options = {key: value for key, value in how.items() if value is not None}
+    with connect(given["redis_url"], given["prefix"]) as client:
+        if task is None:
+            known_queues(client, queue)
+            made = _with_stored_job(client, queue, name, options)
+        else:
+            made = _with_job(given, queue, name, task, json_args, options)
+        expected = -1 if version is None else version
+        how_made = {"by": actor(given["by"]), "why": given["reason"]}
+        changes = client.run(
+            client.calls.schedules.put(queue, [made], version=expected, **how_made)
+        )
+    _print(queue, name, changes[name].outcome, changes[name].version, given)
+
+
+def _with_job(
+    given: dict[str, Any], queue: str, name: str, task: str, json_args: str, options: dict[str, Any]
+) -> Declaration:
+    from rq_core.app.app import App
+    from rq_core.app.schedules import declaration_of
+
+    try:
+        args = json.loads(json_args)
+    except ValueError:
+        raise click.UsageError(f"--json-args must be a JSON object, not {json_args!r}") from None
+    if not isinstance(args, dict):
+        raise click.UsageError(f"--json-args must be a JSON object, not {json_args!r}")
+    said = cast("ScheduleOptions", options)
+    with App(given["redis_url"], prefix=given["prefix"]) as app:
+        return declaration_of(name, app.job(queue, task, args), said)
+
+
+def _with_stored_job(client: Client, queue: str, name: str, options: dict[str, Any]) -> Declaration:
+    """Return a schedule with the job that is stored, and another rule. Raises ClickException."""
+    from rq_core.model.keys import queue_keys
+    from rq_core.model.recurrence import recurrence
+    from rq_core.model.schedule import JOB_FIELD
+    from rq_core.protocol.calls.schedules import Declaration
+
+    before, _ = _stored_rule(client, queue, name)
+    rule = recurrence(name, **{"overlap": before.overlap, **options})
+    if rule.overlap != before.overlap:
+        raise click.UsageError("--overlap needs --task: it is part of the stored job")
+    key = queue_keys(queue, client.calls.delivery.prefix)("schedules")
+    read = client.calls.delivery.ask([["HGET", key, f"{name}{JOB_FIELD}"]], queue)
+    (packed,) = client.run(read)
+    return Declaration(rule, packed or "", 0)
+
+
+@schedule.command()
+@_audited
+def pause(queue: str, name: str, **given: Any) -> None:
+    """Let NAME in QUEUE enqueue nothing. Instants that pass meanwhile are not made up for."""
+    _change("pause", queue, name, given)
+
+
+@schedule.command()
+@_audited
+def resume(queue: str, name: str, **given: Any) -> None:
+    """Let NAME in QUEUE go on, from its next instant on: after a pause, a removal, or once no code declared it."""
+    _change("resume", queue, name, given)
+
+
+@schedule.command()
+@_audited
+def remove(queue: str, name: str, **given: Any) -> None:
+    """Remove NAME from QUEUE. Code that still declares it does not bring it back."""
+    _change("remove", queue, name, given)
+
+
+@schedule.command()
+@_audited
+def run(queue: str, name: str, **given: Any) -> None:
+    """Enqueue the job of NAME in QUEUE once now, beside its instants."""
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        answer = client.run(
+            client.calls.schedules.run(queue, name, by=actor(given["by"]), why=given["reason"])
+        )
+    if given["as_json"]:
+        print_json(
+            {"queue": queue, "name": name, "outcome": answer.outcome, "held_by": answer.holder}
+        )
+    elif answer.outcome == "run":
+        say(f"{name} is enqueued")
+    if answer.outcome == "gone":
+        raise click.ClickException(f"queue {queue} has no schedule {name}")
+    if answer.outcome != "run":
+        why = f": {answer.holder} is in its place" if answer.holder else ""
+        raise click.ClickException(f"{name} is not enqueued ({answer.outcome}{why})")
+
+
+def _change(what: str, queue: str, name: str, given: dict[str, Any]) -> None:
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        change = client.calls.schedules.change
+        made = client.run(change(queue, name, what, by=actor(given["by"]), why=given["reason"]))
+    _print(queue, name, made.outcome, made.version, given)
+
+
+def _print(queue: str, name: str, outcome: str, version: int, given: dict[str, Any]) -> None:
+    """Print the outcome of a change. Raises ClickException if it was not made."""
+    if given["as_json"]:
+        print_json({"queue": queue, "name": name, "outcome": outcome, "version": version})
+    elif outcome in ("changed", "same"):
+        say(f"{name} {'is the same' if outcome == 'same' else f'changed, version {version}'}")
+    if outcome == "gone":
+        raise click.ClickException(f"queue {queue} has no schedule {name}")
+    if outcome not in ("changed", "same"):
+        raise click.ClickException(f"{name} is not changed: {outcome}, version {version} is stored")

@@ -1,0 +1,97 @@
+"""Schedules as they are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rq_core.errors import QueueDamaged
+from rq_core.model.schedule import Schedule
+from rq_core.views.table import Found
+from rq_core.views.text import one_line, span, utc
+
+if TYPE_CHECKING:
+    from rq_core.protocol.engine.plan import Plan
+    from rq_core.protocol.operations import Operations
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule and its queue."""
+
+    queue: str
+    name: str
+    schedule: Schedule
+
+
+def schedules_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[ScheduleRow]]:
+    """Return the schedules of these queues, by queue and name."""
+    rows: list[ScheduleRow] = []
+    unread: list[str] = []
+    for queue in queues:
+        try:
+            stored = yield from calls.schedules.stored(queue)
+        except QueueDamaged as error:
+            unread.append(one_line(str(error)))
+            continue
+        rows += [ScheduleRow(queue, name, each) for name, each in stored.items()]
+    return Found(rows, empty="no schedules", unread=unread)
+
+
+def when(row: ScheduleRow) -> str:
+    """Return when a schedule is due, in words: its cron expression and time zone, or its interval."""
+    said = _rule(row)
+    if "every_ms" in said:
+        return f"every {span(said['every_ms'])}"
+    cron, tz = said.get("cron", "?"), said.get("tz", "UTC")
+    return str(cron) if tz == "UTC" else f"{cron} {tz}"
+
+
+def next_due(row: ScheduleRow, now_ms: float) -> str:
+    """Return when the next instant is due; for a schedule that is late, by how much."""
+    if row.schedule.state != "on":
+        return "-"
+    late_ms = now_ms - row.schedule.due_ms
+    return f"late by {span(late_ms)}" if late_ms > 0 else f"in {span(-late_ms)}"
+
+
+def schedule_notes(row: ScheduleRow, _now_ms: float) -> str:
+    """Return notes on a schedule, as one text."""
+    said, notes = _rule(row), []
+    if row.schedule.state != "on":
+        notes.append(row.schedule.state)
+    if row.schedule.source == "live":
+        notes.append("set live")
+    if said.get("overlap", "skip") != "skip":
+        notes.append(f"overlap: {said['overlap']}")
+    return "; ".join(notes)
+
+
+def schedule_document(row: ScheduleRow) -> dict[str, Any]:
+    """Return a schedule for programs."""
+    each = row.schedule
+    return {
+        "queue": row.queue,
+        "name": row.name,
+        "state": each.state,
+        "version": each.version,
+        "source": each.source,
+        "next_ms": each.next_ms if each.state == "on" else None,
+        "due_ms": each.due_ms if each.state == "on" else None,
+        "last_ms": each.last_ms or None,
+        "seen_ms": each.seen_ms or None,
+        "rule": _rule(row),
+    }
+
+
+def last_told(row: ScheduleRow, _now_ms: float) -> str:
+    """Return the last instant that was fired or missed."""
+    return utc(row.schedule.last_ms) if row.schedule.last_ms else "-"
+
+
+def _rule(row: ScheduleRow) -> dict[str, Any]:
+    try:
+        said = json.loads(row.schedule.rule)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,125 @@
+"""Computes the instants of schedules that are due, and reports them to Redis, which enqueues their jobs.
+
+A claim says that schedules of its queue are due. The worker then gets some of them, computes of each which instant is
+run and which one is next, and sends both: Redis compares them with what it has, and moves on. What a worker leaves
+undone, because it ends or the log has no room, goes to another worker after seconds. So no worker is the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from rq_core.connections.async_client import AsyncClient
+from rq_core.errors import InvalidOption, RqCoreError
+from rq_core.worker.lifetime import end_tasks
+
+if TYPE_CHECKING:
+    from rq_core.app.app import App
+    from rq_core.protocol.calls.schedules import Instant, Told
+
+log = logging.getLogger(__package__)
+
+DECLARE_S: Final = 3600.0
+"""Seconds after which a worker says again which schedules its code declares: others stop after three hours."""
+_EXPECTED: Final = frozenset({"fired", "skipped", "missed", "already"})
+"""Outcomes that need no line in the log: their events say all."""
+
+
+class Ticker:
+    """The schedules of a worker's queues, for as long as it lives."""
+
+    def __init__(self, app: App, client: AsyncClient, worker: str) -> None:
+        self._app = app
+        self._client = client
+        self._worker = worker
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """The tasks that serve schedules, by queue."""
+        self._thread: ThreadPoolExecutor | None = None
+        """Made for the first schedule that is due: most workers have none."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether schedules are being served."""
+        return bool(self._tasks)
+
+    def note(self, queue: str) -> None:
+        """Serve the schedules of a queue that are due, unless that is under way."""
+        if queue not in self._tasks:
+            self._tasks[queue] = task = asyncio.create_task(self._serve(queue))
+            task.add_done_callback(lambda _: self._tasks.pop(queue, None))
+
+    async def close(self) -> None:
+        """Leave the rest to other workers."""
+        await end_tasks(*self._tasks.values())
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    async def _computed(self, due: Mapping[str, str], now_ms: int) -> list[Instant]:
+        """Return ``instants_of`` these schedules, without holding up the loop."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="rq_core_ticker")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, instants_of, due, now_ms)
+
+    async def _serve(self, queue: str) -> None:
+        from rq_core.protocol.calls.schedules import tick
+
+        spec_max = self._app.spec_max_in(queue)
+        instants: list[Instant] = []
+        try:
+            while True:
+                call = tick(queue, self._worker, instants, spec_max=spec_max)
+                (answer,) = await self._client.carry_out([call])
+                if isinstance(answer, RqCoreError):
+                    log.warning(
+                        "schedules of queue %s wait, and are tried again in some seconds: %s",
+                        queue,
+                        answer,
+                    )
+                    return
+                self._report(queue, answer.told)
+                if not answer.due:
+                    return
+                # A schedule that was away for long has many instants to count.
+                instants = await self._computed(answer.due, answer.now_ms)
+        except RqCoreError as error:
+            log.warning("schedules of queue %s were not served: %s", queue, error)
+        except Exception:
+            log.exception("schedules of queue %s were not served", queue)
+
+    def _report(self, queue: str, told: Mapping[str, Told]) -> None:
+        """Log what an operator should look at."""
+        for name, each in told.items():
+            if each.outcome == "undeclared":
+                log.error(
+                    "schedule %s of queue %s stops: no worker's code has declared it for three hours;"
+                    " `rq-core schedule resume %s %s` keeps it all the same",
+                    *(name, queue, queue, name),
+                )
+            elif each.outcome not in _EXPECTED:
+                holder = f" ({each.holder})" if each.holder else ""
+                log.warning("schedule %s of queue %s: %s%s", name, queue, each.outcome, holder)
+
+
+def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
+    """Return the reports of schedules that were handed out, by their entries."""
+    from rq_core.model.recurrence import from_json
+    from rq_core.model.schedule import Schedule
+    from rq_core.protocol.calls.schedules import Instant
+
+    found = []
+    for name, entry in due.items():
+        schedule = Schedule.parse(entry)
+        try:
+            passed = from_json(name, schedule.rule).judge(schedule.next_ms, now_ms)
+        except InvalidOption as error:
+            # Newer code wrote it, or this system lacks its time zone: another worker may be able to.
+            log.error("schedule %s cannot be computed here: %s", name, error)  # noqa: TRY400
+            found.append(Instant(name, schedule.version, schedule.next_ms, 0, 0, 0))
+        else:
+            found.append(Instant.of(name, schedule, passed))
+    return found

@@ -1,0 +1,113 @@
+"""Schedules on the command line."""
+
+from typing import Any
+
+import pytest
+
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from tests.cli.conftest import CommandLine
+
+NIGHTLY = {"cron": "30 2 * * *", "tz": "Europe/Berlin"}
+
+
+@pytest.fixture
+def app(valkey_url: str) -> Any:
+    made = App(valkey_url)
+
+    @made.task(queue="mail")
+    def send(to: str = "a") -> None: ...
+
+    made.schedule("nightly", send.job(), **NIGHTLY)
+    made.schedule("beat", send.job(), every=10, spread=5, overlap="allow")
+    made.apply_settings()
+    yield made
+    made.close()
+
+
+def test_schedules_are_listed(cli: CommandLine, app: App) -> None:
+    table = cli.ok("schedules")
+    nightly = next(each for each in cli.json("schedules", "mail") if each["name"] == "nightly")
+
+    assert "30 2 * * * Europe/Berlin" in table
+    assert "every 10 s" in table or "every 10s" in table
+    assert "overlap: allow" in table
+    assert ("mail", "on", 1, "code") == tuple(
+        nightly[key] for key in ("queue", "state", "version", "source")
+    )
+    assert {"cron": "30 2 * * *", "tz": "Europe/Berlin"}.items() <= nightly["rule"].items()
+    assert nightly["next_ms"] == nightly["due_ms"]
+
+
+def test_a_queue_without_schedules_says_so(cli: CommandLine, app: App) -> None:
+    app.enqueue("other", "send")
+
+    assert "no schedules" in cli.ok("schedules", "other")
+
+
+def test_the_next_instants_are_shown_with_their_offsets(cli: CommandLine, app: App) -> None:
+    lines = cli.ok("schedule", "next", "mail", "nightly", "-n", "400").splitlines()
+
+    assert 400 == len(lines)
+    assert 365 < sum(" 02:30:00 +0" in line for line in lines) < 400
+    # The night without a 02:30, and the one that has it twice.
+    assert 1 <= sum(" 03:00:00 +0200" in line for line in lines) <= 2
+    assert 5 == len(cli.json("schedule", "next", "mail", "beat"))
+    assert "later)" in cli.ok("schedule", "next", "mail", "beat")
+
+
+def test_a_schedule_is_changed(cli: CommandLine, app: App) -> None:
+    where = ("mail", "nightly")
+
+    assert "nightly changed, version 2\n" == cli.ok("schedule", "pause", *where, "--reason", "x")
+    assert "nightly is the same\n" == cli.ok("schedule", "pause", *where)
+    assert "nightly changed, version 3\n" == cli.ok("schedule", "resume", *where)
+    assert "nightly changed, version 4\n" == cli.ok("schedule", "set", *where, "--every", "60")
+    assert "nightly is enqueued\n" == cli.ok("schedule", "run", *where)
+    assert "is in its place" in cli.line(1, "schedule", "run", *where)
+    assert {"outcome": "changed", "version": 0}.items() <= cli.json(
+        "schedule", "remove", *where
+    ).items()
+    assert "queue mail has no schedule nightly" == cli.line(1, "schedule", "run", *where)
+    assert "queue mail has no schedule nightly" == cli.line(1, "schedule", "next", *where)
+    assert "queue mail has no schedule nightly" == cli.line(1, "schedule", "pause", *where)
+
+
+def test_a_schedule_is_made_by_its_tasks_name(cli: CommandLine, app: App, client: Client) -> None:
+    told = cli.json(
+        "schedule", "set", "mail", "hand", "--task", "send", "--json-args", '{"to":"b"}',
+        "--cron", "@daily", "--overlap", "queue",
+    )  # fmt: skip
+    keys = "rqc:{mail}:schedules"
+    (job,) = client.run(client.calls.delivery.ask([["HGET", keys, "hand|job"]]))
+
+    assert {"outcome": "changed", "version": 1}.items() <= told.items()
+    assert job.endswith('{"task":"send","args":{"to":"b"}}')
+    assert "tick=hand" in job
+    assert "conflict" in cli.line(
+        1, "schedule", "set", "mail", "hand", "--every", "60", "--version", "7"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cron", "0 0 30 2 *"], "has the day-of-month '30'"),
+        (["--every", "0.1"], "must be seconds"),
+        (["--cron", "@daily", "--tz", "Mars/Olympus"], "pip install tzdata"),
+        (["--every", "60", "--task", "send", "--json-args", "x"], "must be a JSON object"),
+        (["--every", "60", "--task", "send", "--json-args", "[]"], "must be a JSON object"),
+        (["--every", "60", "--overlap", "queue"], "--overlap needs --task"),
+        ([], "must be given, or every"),
+    ],
+)
+def test_a_bad_rule_is_one_line(cli: CommandLine, app: App, words: list[str], said: str) -> None:
+    result = cli("schedule", "set", "mail", "nightly", *words)
+
+    assert result.exit_code in (1, 2)
+    assert said in result.stderr
+
+
+def test_an_unknown_queue_is_named(cli: CommandLine, app: App) -> None:
+    assert "nowhere" in cli.line(2, "schedule", "pause", "nowhere", "x")
+    assert "nowhere" in cli.line(2, "schedules", "nowhere")
