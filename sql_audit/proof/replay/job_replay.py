@@ -20,6 +20,7 @@ from sql_audit.proof.replay.held_names import HeldNames, Windows
 from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_in
 from sql_audit.proof.replay.live_job import Record
 from sql_audit.proof.replay.log_findings import LogFindings
+from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.store.job_rows import EventRow
 
 CACHED_MAX: Final = 10_000
@@ -55,6 +56,7 @@ class JobReplay:
         self.names = HeldNames()
         self.windows = Windows()
         self.replacing = Replacing()
+        self.ticks = ScheduleTicks(found, self.jobs)
         self.open = True
         """Whether jobs without an event in the log may be alive."""
         self.is_paused = False
@@ -80,11 +82,13 @@ class JobReplay:
             "baseline": self._baseline,
             "settlement_refused": self._compare,
             "freed": self._freed,
+            "ticked": self.ticks.ticked,
         }
 
     def forget(self) -> None:
         """Forget all jobs: the log does not say what happened to them."""
         self.replacing.forget()
+        self.ticks.forget()
         self.is_paused = False
         self.jobs.clear()
         self.names.clear()

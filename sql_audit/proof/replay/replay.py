@@ -97,6 +97,7 @@ class Replay:
             **dict.fromkeys(("paused", "resumed"), self._paused_or_not),
             "policy_changed": self._policy_changed,
             "cap_changed": self._cap_changed,
+            "schedule_changed": live.ticks.changed,
             "epoch_started": self._epoch_started,
             "queue_deleted": self._queue_deleted,
             QUARANTINED: self._held_back,
@@ -154,6 +155,7 @@ class Replay:
         self._pass_unknown(self._cut)
         self.at, self._found.before_cut = self._cut, False
         self._live.replacing.forget()
+        self._live.ticks.forget()
 
     def finish(self) -> None:
         """Note why jobs may be unknown, if they may: the log ends here."""
@@ -328,6 +330,7 @@ class Replay:
 
     def _queue_deleted(self, row: EventRow, _: str) -> None:
         self._deleted_at = row[1], row[2]
+        self._live.ticks.forget()
         self.windows.forget()
         if self.jobs:
             self._found.violated(

@@ -25,6 +25,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    text,
 )
 from sqlalchemy.schema import SchemaItem
 
@@ -138,6 +139,13 @@ job_event = _table(
         name="job_event_of_job",
     ),
     Index("job_event_job", "job_id", "queue", "epoch", "seq"),
+    Index(
+        "job_event_tick",
+        "queue",
+        "at_ms",
+        sqlite_where=text("type = 'ticked'"),
+        postgresql_where=text("type = 'ticked'"),
+    ),
     sqlite_with_rowid=False,
     postgresql_partition_by="RANGE (at_ms)",
 )

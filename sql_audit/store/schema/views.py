@@ -9,7 +9,7 @@ from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 def views(dialect: str) -> dict[str, str]:
     """The views of a dialect, by name: the statement that creates each."""
-    return _readable_views(dialect) | _everyday_views(dialect) | _loss_views()
+    return _readable_views(dialect) | _everyday_views(dialect) | _loss_views() | _tick_view(dialect)
 
 
 def _readable(dialect: str, column: str) -> str:
@@ -43,6 +43,26 @@ def _readable_views(dialect: str) -> dict[str, str]:
             f"{at['ended_at']} AS ended_at, waited_ms, ran_ms, outcome, error_type, scopes "
             "FROM job_attempt"
         ),
+    }
+
+
+def _tick_view(dialect: str) -> dict[str, str]:
+    """The view of the instants of schedules."""
+    get = "json_extract(detail, '$.{}')" if dialect == "sqlite" else "detail::jsonb ->> '{}'"
+
+    def number(name: str) -> str:
+        return f"CAST({get.format(name)} AS BIGINT)"
+
+    return {
+        "schedule_tick": (
+            f"CREATE VIEW schedule_tick AS SELECT queue, {get.format('name')} AS name, "
+            f"{number('version')} AS version, {number('nominal_ms')} AS nominal_ms, "
+            f"{_readable(dialect, number('nominal_ms'))} AS nominal, "
+            f"{number('due_ms')} AS due_ms, at_ms, {_readable(dialect, 'at_ms')} AS at, "
+            f"at_ms - {number('due_ms')} AS late_ms, {get.format('outcome')} AS outcome, "
+            f"{number('missed')} AS missed, job_id, {get.format('held_by')} AS held_by "
+            "FROM job_event WHERE type = 'ticked'"
+        )
     }
 
 

@@ -1,0 +1,92 @@
+"""The schedules of one queue, replayed: each instant is the one that the log said would come next (I15).
+
+A schedule that the log meets in its middle begins with its first event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from sql_audit.proof.event_details import facts_in
+from sql_audit.proof.replay.live_job import Record
+from sql_audit.proof.replay.log_findings import LogFindings
+from sql_audit.store.job_rows import EventRow
+
+_RUNS: Final = frozenset({"run", "not_run"})
+"""Outcomes of runs that an operator asked for, beside all instants."""
+_ENQUEUED: Final = frozenset({"fired", "run"})
+"""Outcomes that have a job."""
+
+
+class _Schedule(NamedTuple):
+    version: int
+    next_ms: int | None
+    """The next instant; None: the schedule is not on."""
+
+
+class ScheduleTicks:
+    """The schedules of a queue at one event of its log."""
+
+    def __init__(self, found: LogFindings, jobs: Mapping[str, Record]) -> None:
+        self._violated = found.violated
+        self._jobs = jobs
+        self._schedules: dict[str, _Schedule] = {}
+
+    def forget(self) -> None:
+        """Forget all: the log does not say what happened to them."""
+        self._schedules.clear()
+
+    def changed(self, row: EventRow, _: str) -> None:
+        """Replay ``schedule_changed``."""
+        facts = facts_in(row[10])
+        name, version = facts["name"], facts["version"]
+        known = self._schedules.get(name)
+        if known is not None and version <= known.version:
+            self._violated("I15", f"schedule {name} has version {known.version} already")
+        if facts.get("new") is None:
+            self._schedules.pop(name, None)
+            return
+        next_ms = facts["next_ms"] if facts["state"] == "on" else None
+        if next_ms is not None and next_ms <= row[5]:
+            self._violated("I15", f"the next instant of schedule {name} has passed")
+        self._schedules[name] = _Schedule(version, next_ms)
+
+    def ticked(self, row: EventRow, job_id: str) -> None:
+        """Replay ``ticked``."""
+        facts = facts_in(row[10])
+        name, nominal, outcome = facts["name"], facts["nominal_ms"], facts["outcome"]
+        if job_id != f"tick-{name}-{nominal}":
+            self._violated("I15", f"is of schedule {name} at {nominal}, and names another job")
+        if facts["due_ms"] < nominal or row[5] < facts["due_ms"]:
+            self._violated("I15", f"happens {facts['due_ms'] - row[5]} ms before it is due")
+        record = self._jobs.get(job_id)
+        is_new = record is not None and not record.claims
+        if outcome in _ENQUEUED and not is_new:
+            self._violated("I15", f"is {outcome}, and its job was not enqueued")
+        known = self._schedules.get(name)
+        if outcome not in _RUNS:
+            self._tell(facts, known)
+            self._schedules[name] = _Schedule(facts["version"], facts.get("next_ms"))
+
+    def _tell(self, facts: Mapping[str, Any], known: _Schedule | None) -> None:
+        nominal, outcome, missed = facts["nominal_ms"], facts["outcome"], facts["missed"]
+        is_undeclared = outcome == "undeclared"
+        following = facts.get("next_ms")
+        if not is_undeclared and (following is None or following <= nominal):
+            self._violated("I15", "says no later instant")
+        if known is None:
+            return
+        if known.next_ms is None:
+            self._violated("I15", "is of a schedule that is not on")
+            return
+        if facts["version"] != known.version + is_undeclared:
+            says = f"is of version {facts['version']} of its schedule, which has {known.version}"
+            self._violated("I15", says)
+        # An instant that is itself missed is counted, too.
+        passed = missed - (outcome == "missed")
+        is_next = nominal == known.next_ms and (passed == 0 or outcome == "missed")
+        is_later = nominal > known.next_ms and passed > 0
+        if not (is_next or is_later):
+            says = f"is the instant {nominal}, with {missed} passed over: {known.next_ms} was next"
+            self._violated("I15", says)

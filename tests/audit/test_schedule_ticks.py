@@ -1,0 +1,201 @@
+"""Schedules in the log: each instant is the one that was next (I15), and every lie about one is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.model.recurrence import recurrence
+from rq_core.protocol.calls.schedules import Declaration, tick
+from rq_core.worker.ticker import instants_of
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.compare.drift import compare
+from sql_audit.proof.replay.replay import Replay
+from sql_audit.proof.result import LogVerdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.connection.database import Database
+from tests.kit import auditlog
+from tests.kit.seed import Seed
+from tests.kit.story import MemoryWriter
+
+STEP = 10_000
+RULE = '{"every_ms":10000,"overlap":"skip","catch_up":"latest"}'
+
+
+@pytest.fixture
+def log() -> MemoryWriter:
+    return MemoryWriter()
+
+
+class Schedule:
+    """A schedule's part of a log, told step by step."""
+
+    def __init__(self, log: MemoryWriter, name: str = "beat", *, is_logged: bool = True) -> None:
+        self.log = log
+        self.name = name
+        self.version = 1
+        self.next = log.now_ms + STEP
+        if is_logged:
+            self.put(None)
+
+    def put(self, old: str | None = RULE, state: str = "on") -> None:
+        self.log.queue_event(
+            "schedule_changed", self.name, state, old, RULE, self.version, self.next, "code"
+        )
+
+    def enqueue(self, at: int) -> None:
+        job_id = f"tick-{self.name}-{at}"
+        self.log.jobs("enqueued", [job_id, 1, None, "ping", "normal", 3, 3, "d"])
+
+    def told(self, outcome: str = "fired", **lies: Any) -> None:
+        """The next instant, and ``lies`` in its place: skipped instants are those of ``passed``."""
+        at = self.next + STEP * lies.pop("passed", 0)
+        self.log.now_ms = max(self.log.now_ms, at + 5)
+        if lies.pop("job", outcome == "fired"):
+            self.enqueue(at)
+        honest = {
+            "id": f"tick-{self.name}-{at}", "name": self.name, "version": self.version, "nominal": at,
+            "due": at, "next": at + STEP, "outcome": outcome, "missed": 0, "held_by": None,
+        }  # fmt: skip
+        said = honest | lies
+        self.log.jobs("ticked", [*said.values()])
+        self.next = said["next"]
+
+
+def violations(log: MemoryWriter) -> list[tuple[str, str]]:
+    found = Replay(log.queue)
+    found.feed(log.rows)
+    found.finish()
+    return [(each.invariant, each.says) for each in found.violations]
+
+
+def test_an_honest_schedule_holds(log: MemoryWriter) -> None:
+    schedule = Schedule(log)
+    schedule.told()
+    schedule.told("skipped", held_by="tick-beat-1")
+    schedule.told(passed=3, missed=3)
+    schedule.told("missed", missed=1)
+    schedule.told("missed", missed=4, next=schedule.next + 5 * STEP)
+    schedule.told("duplicate")
+    schedule.version += 1
+    schedule.put(state="paused")
+    schedule.version += 1
+    schedule.next = log.now_ms + STEP
+    schedule.put()
+    schedule.told()
+
+    assert [] == violations(log)
+
+
+def test_a_run_moves_no_instant(log: MemoryWriter) -> None:
+    schedule = Schedule(log)
+    before = schedule.next
+    at = log.now_ms + 3
+    schedule.enqueue(at)
+    log.now_ms = at
+    log.jobs("ticked", [f"tick-beat-{at}", "beat", 1, at, at, before, "run", 0])
+    schedule.told()
+
+    assert [] == violations(log)
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        (lambda s: s.told(passed=1), "with 0 passed over:"),
+        (lambda s: s.told(missed=1), "with 1 passed over:"),
+        (lambda s: s.told("skipped", passed=-1), "was next"),
+        (lambda s: s.told(next=s.next), "says no later instant"),
+        (lambda s: s.told(next=None), "says no later instant"),
+        (lambda s: s.told(version=2), "is of version 2 of its schedule, which has 1"),
+        (lambda s: s.told(due=s.next - 1), "before it is due"),
+        (lambda s: s.told(due=s.next + 1_000), "ms before it is due"),
+        (lambda s: s.told(job=False), "its job was not enqueued"),
+        (lambda s: s.told(id=f"tick-other-{s.next}"), "names another job"),
+        (lambda s: s.told(name="other", id=f"tick-other-{s.next}", job=False), "its job was not enqueued"),
+        (lambda s: (s.told(), setattr(s, "next", s.next - STEP), s.told("skipped")), "was next"),
+        (lambda s: (setattr(s, "version", 2), s.put(state="paused"), s.told("skipped")), "is not on"),
+        (lambda s: s.put(), "has version 1 already"),
+        (lambda s: (setattr(s, "version", 2), setattr(s, "next", s.log.now_ms), s.put()), "has passed"),
+    ],
+)  # fmt: skip
+def test_a_lie_is_named(log: MemoryWriter, lie: Callable[[Schedule], Any], said: str) -> None:
+    schedule = Schedule(log)
+    schedule.told()
+
+    lie(schedule)
+
+    found = violations(log)
+    assert {"I15"} == {invariant for invariant, _ in found}
+    assert any(said in says for _, says in found), found
+
+
+def test_a_missing_instant_is_named(log: MemoryWriter) -> None:
+    schedule = Schedule(log)
+    schedule.told()
+    schedule.next += STEP
+    schedule.told()
+
+    assert ["I15"] == [invariant for invariant, _ in violations(log)]
+
+
+def test_a_schedule_that_is_met_in_its_middle_begins_there(log: MemoryWriter) -> None:
+    schedule = Schedule(log, is_logged=False)
+    schedule.version = 7
+    schedule.told("skipped", version=7)
+    schedule.told(version=7)
+    assert [] == violations(log)
+
+    schedule.told(version=8)
+    assert ["I15"] == [invariant for invariant, _ in violations(log)]
+
+
+def test_what_the_scripts_log_holds_and_can_be_asked(
+    valkey_url: str, client: Client, database: Database
+) -> None:
+    mirror = Mirror(Outbox(client), database, "q", limits=BatchLimits(events=100))
+    with Seed(valkey_url) as seed:
+        rules = [
+            recurrence("a", every=10),
+            recurrence("b-1", every=7, overlap="queue", spread=5),
+            recurrence("c", every=60, catch_up="skip", grace=1),
+        ]
+        made = [Declaration.of(seed.job("-", task="ping"), rule) for rule in rules]
+        seed.client.run(seed.client.calls.schedules.put("q", made))
+        auditlog.drain(mirror)
+        for number in range(30):
+            seed.live(4_000)
+            answer = seed.client.run(tick("q", "w-1"))
+            while answer.due:
+                instants = instants_of(answer.due, answer.now_ms)
+                answer = seed.client.run(tick("q", "w-1", instants))
+            if number % 4 == 0:
+                seed.complete(*seed.claim().jobs)
+        seed.client.run(seed.client.calls.schedules.run("q", "a"))
+        seed.client.run(seed.client.calls.schedules.change("q", "a", "pause"))
+        seed.client.run(seed.client.calls.schedules.change("q", "c", "remove"))
+    auditlog.drain(mirror)
+
+    result = verify(database)
+    rows = auditlog.rows(
+        database,
+        "SELECT * FROM schedule_tick WHERE queue = 'q' AND name = 'b-1' ORDER BY nominal_ms",
+    )
+
+    assert [] == result.violations
+    assert LogVerdict.HOLDS is result.verdict, result.queues["q"].notes
+    assert ([], []) == compare(client, database, "q")
+    assert 10 < len(rows)
+    assert {"fired", "skipped"} <= {row["outcome"] for row in rows}
+    first = rows[0]
+    assert f"tick-b-1-{first['nominal_ms']}" == first["job_id"]
+    assert first["at_ms"] - first["due_ms"] == first["late_ms"] >= 0
+    assert rules[1].shift_ms == first["due_ms"] - first["nominal_ms"]
+    assert all(row["held_by"] for row in rows if row["outcome"] == "skipped")
+    counted = auditlog.rows(database, "SELECT COUNT(*) AS n FROM schedule_tick WHERE name = 'c'")
+    assert counted[0]["n"] >= 1
