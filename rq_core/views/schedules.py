@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rq_core.errors import QueueDamaged
 from rq_core.model.schedule import Schedule
 from rq_core.views.table import Found
 from rq_core.views.text import one_line, span, utc
@@ -29,11 +28,8 @@ def schedules_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[Schedul
     rows: list[ScheduleRow] = []
     unread: list[str] = []
     for queue in queues:
-        try:
-            stored = yield from calls.schedules.stored(queue)
-        except QueueDamaged as error:
-            unread.append(one_line(str(error)))
-            continue
+        stored, why = yield from calls.schedules.readable(queue)
+        unread += map(one_line, why)
         rows += [ScheduleRow(queue, name, each) for name, each in stored.items()]
     return Found(rows, empty="no schedules", unread=unread)
 

@@ -33,7 +33,8 @@ VARIABLES: Final = {
 
 
 HIDDEN: Final = {
-    "App": "redactor returned_of settings declaration new_job connect_to client async_client",
+    "App": "redactor returned_of settings declaration declare_schedules spec_max_in new_job connect_to client"
+    " async_client",
     "Cap": "family",
     "JobContext": "limit tell",
     "JobHandle": "is_of",

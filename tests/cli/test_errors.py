@@ -331,7 +331,7 @@ def test_a_plugin_that_cannot_be_imported_is_listed_and_named(
     said = cli.line(1, "shiny")
 
     assert "the command shiny of no_such_module:command cannot be imported" in said
-    assert "shiny    A plugin that cannot be used." in cli.ok("--help"), "and yet it is listed"
+    assert "shiny      A plugin that cannot be used." in cli.ok("--help"), "and yet it is listed"
 
 
 def test_a_directory_that_cannot_hold_the_embedded_server_is_reported(

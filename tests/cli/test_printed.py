@@ -24,8 +24,10 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
+from rq_core.model.recurrence import recurrence
 from rq_core.model.unique_names import name_field
 from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.schedules import Declaration
 from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run_mirror
 from tests.kit.servers import RedisServer
@@ -52,6 +54,8 @@ def plant(client: Client, control: Any) -> str:
     client.run(client.calls.admin.configure("mail", {"paused": 0}, why=HOSTILE[:3_000]))
     client.run(client.calls.caps.change("mail", "queue", 3, why=HOSTILE[:3_000]))
     client.run(client.calls.enqueue.many([waits]))
+    made = Declaration.of(waits._replace(id="-"), recurrence("nightly", every=3600))
+    client.run(client.calls.schedules.put("mail", [made], why=HOSTILE[:3_000]))
     says = {
         "host": HOSTILE,
         "pid": 1,
@@ -73,6 +77,7 @@ def by_hand(control: Any) -> None:
     line = control.hget(KEYS("state"), "dies")
     bad = HOSTILE.replace(" ", "_").replace("\n", "").replace("\r", "")
     control.hset(KEYS("state"), "dies", line.replace("reason=gave_up", f"reason={bad}"))
+    control.hset(KEYS("schedules"), "bad", HOSTILE)
     control.hset(KEYS("caps"), "task=send", f"1 version=1 from=live by={bad} at=1")
 
 
@@ -94,6 +99,13 @@ CALLS: dict[str, list[str]] = {
     "result": ["dies"],
     "dead": ["mail"],
     "unique": ["mail"],
+    "schedules": ["mail"],
+    "schedule next": ["mail", "nightly"],
+    "schedule set": ["mail", "nightly", "--every", "60"],
+    "schedule pause": ["mail", "nightly"],
+    "schedule resume": ["mail", "nightly"],
+    "schedule run": ["mail", "nightly"],
+    "schedule remove": ["mail", "nightly"],
     "workers": [],
     "caps": ["mail"],
     "top": ["--once"],

@@ -111,8 +111,16 @@ def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, int
     metavar="SECONDS",
     help="Spread the schedules of a queue over these seconds.",
 )
-@click.option("--overlap", type=click.Choice(["skip", "allow", "queue", "replace"]))
-@click.option("--catch-up", type=click.Choice(["latest", "skip"]))
+@click.option(
+    "--overlap",
+    type=click.Choice(["skip", "allow", "queue", "replace"]),
+    help="What happens while the job of an earlier instant is alive; skip unless given.",
+)
+@click.option(
+    "--catch-up",
+    type=click.Choice(["latest", "skip"]),
+    help="After an outage: one job for all missed instants (latest), or none.",
+)
 @click.option("--grace", type=float, metavar="SECONDS", help="How late an instant may be run.")
 @click.option("--task", help="The task of the job; else the stored job stays.")
 @click.option("--json-args", default="{}", metavar="JSON", help="The arguments of --task.")

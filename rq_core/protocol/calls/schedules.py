@@ -144,8 +144,10 @@ class Schedules:
         self._reads = reads
 
     def stored(self, queue: str, names: Sequence[str] | None = None) -> Plan[dict[str, Schedule]]:
-        """The schedules of a queue, or those of these names that it has, by name. Raises QueueDamaged for an entry that
-        no script wrote."""
+        """The schedules of a queue, or those of these names that it has, by name.
+
+        Raises QueueDamaged for an entry that no script wrote.
+        """
         key = queue_keys(queue, self._delivery.prefix)("schedules")
         if names is None:
             (found,) = yield from self._delivery.ask([["HGETALL", key]], queue)
@@ -158,6 +160,20 @@ class Schedules:
             return {name: Schedule.parse(entry) for name, entry in sorted(entries.items())}
         except ValueError as error:
             raise errors.QueueDamaged(queue=queue, why=str(error)) from None
+
+    def readable(self, queue: str) -> Plan[tuple[dict[str, Schedule], list[str]]]:
+        """The schedules of a queue whose entries can be read, by name, and what is wrong with the others."""
+        key = queue_keys(queue, self._delivery.prefix)("schedules")
+        (found,) = yield from self._delivery.ask([["HGETALL", key]], queue)
+        schedules: dict[str, Schedule] = {}
+        unread: list[str] = []
+        for name, entry in sorted(pairs_of(found).items()):
+            if not name.endswith(JOB_FIELD):
+                try:
+                    schedules[name] = Schedule.parse(entry)
+                except ValueError as error:
+                    unread.append(f"schedule {name} of queue {queue} cannot be read: {error}")
+        return schedules, unread
 
     def put(
         self,
