@@ -68,6 +68,14 @@ def test_a_wall_time_in_a_gap_fires_at_the_end_of_the_gap() -> None:
     assert found == ["2026-03-29 03:00", "2026-03-30 02:00", "2026-03-30 02:30"]
 
 
+def test_a_wall_time_in_the_middle_of_a_gap_fires_at_its_end() -> None:
+    rule = recurrence("n", cron="30 2 * * *", tz="Europe/Berlin")
+
+    found = walls(rule, "2026-03-28 12:00", 2)
+
+    assert found == ["2026-03-29 03:00", "2026-03-30 02:30"]
+
+
 def test_a_wall_time_that_comes_twice_fires_the_first_time() -> None:
     rule = recurrence("n", cron="30 2 * * *", tz="Europe/Berlin")
     first = ms("2026-10-25T02:30:00", "Europe/Berlin")

@@ -144,6 +144,19 @@ def test_an_instant_of_another_version_is_not_accepted(seed: Seed) -> None:
     assert [] == told(seed)
 
 
+def test_an_instant_that_was_computed_before_a_change_is_not_accepted(seed: Seed) -> None:
+    """Also if the schedule has the same next instant since."""
+    before = put(seed)
+    for what in ("pause", "resume"):
+        seed.client.run(seed.client.calls.schedules.change(seed.queue, "beat", what))
+    after = until_due(seed)
+    assert before.next_ms == after.next_ms
+    instant = Instant("beat", 1, after.next_ms, after.next_ms, after.next_ms + EVERY_MS, 0)
+
+    assert {"beat": Told("already")} == send(seed, instant).told
+    assert {"beat": Told("fired")} == send(seed, instant._replace(version=3)).told
+
+
 @pytest.mark.parametrize("what", ["pause", "remove"])
 def test_an_instant_of_a_schedule_that_is_not_on_is_not_accepted(seed: Seed, what: str) -> None:
     schedule = put(seed)
