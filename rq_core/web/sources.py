@@ -1,0 +1,97 @@
+"""What the pages ask of Redis and of the audit log, each within WITHIN_S: a server that is away holds up no page.
+
+All pages share one look a second at all queues, and one at the log (:mod:`rq_core.metrics.shared`). What one page asks
+besides runs on a few threads: those for Redis are others than those for the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from rq_core.connections.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.metrics.causes import Unread
+from rq_core.metrics.shared import Shared, SharedOverview, shared_log, viewer
+from rq_core.model import plugins
+from rq_core.model.keys import DEFAULT_PREFIX
+from rq_core.model.plugins import AuditQuestions, LogOverview
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.reads.overview import Overview
+
+WITHIN_S: Final = 1.7
+"""Seconds within which a page has what it can have."""
+THREADS: Final = 8
+"""Questions to Redis that are asked at once, and to the log."""
+NO_LOG: Final = Unread(
+    "the past is in the audit log, and this page was given none: start it with --audit URL"
+    " (and `rq-core audit run --audit URL`, which fills it)"
+)
+
+T = TypeVar("T")
+
+
+class Sources:
+    """One Redis and prefix, and its audit log if there is one."""
+
+    def __init__(
+        self, redis_url: str, *, prefix: str = DEFAULT_PREFIX, audit_url: str | None = None
+    ) -> None:
+        """Raises AuditNotConfigured if no installed package reads audit logs, and RqCoreError for an invalid URL."""
+        with contextlib.ExitStack() as own:
+            self._client: Client = own.enter_context(viewer(redis_url, prefix))
+            self._overview = own.enter_context(contextlib.closing(SharedOverview(self._client)))
+            self._log: Shared[LogOverview] | None = None
+            self._questions: AuditQuestions | None = None
+            if audit_url is not None:
+                self._log = own.enter_context(shared_log(audit_url))
+                self._questions = own.enter_context(
+                    contextlib.closing(plugins.open_questions()(audit_url))
+                )
+            self._of_redis = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-redis"))
+            self._of_log = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-log"))
+            self._looks = own.enter_context(ThreadPoolExecutor(2 * THREADS, "rq-core-web-look"))
+            self._own = own.pop_all()
+        self.has_log = audit_url is not None
+
+    def close(self) -> None:
+        """Close all connections, once what is being asked is answered."""
+        self._own.close()
+
+    async def state(self) -> Overview | Unread:
+        """How all queues stand: a look that is at most a second old."""
+        return await self._within(self._looks, self._overview.get, "Redis")
+
+    async def log(self) -> LogOverview | Unread | None:
+        """How the log stands; None: there is none."""
+        if self._log is None:
+            return None
+        return await self._within(self._looks, self._log.get, "the audit log")
+
+    async def ask_redis(self, plan: Callable[[Operations], Plan[T]]) -> T | Unread:
+        """Carry out a plan that reads."""
+        return await self._within(
+            self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis"
+        )
+
+    async def ask_log(self, question: Callable[[AuditQuestions], T]) -> T | Unread:
+        """Ask the log."""
+        questions = self._questions
+        if questions is None:
+            return NO_LOG
+        return await self._within(self._of_log, lambda: question(questions), "the audit log")
+
+    async def _within(
+        self, threads: ThreadPoolExecutor, ask: Callable[[], T], whom: str
+    ) -> T | Unread:
+        asked = asyncio.get_running_loop().run_in_executor(threads, ask)
+        try:
+            return await asyncio.wait_for(asked, WITHIN_S)
+        except TimeoutError:
+            return Unread(f"no answer from {whom} within {WITHIN_S:g} s")
+        except RqCoreError as error:
+            return Unread.of(error)
