@@ -42,7 +42,7 @@ from rq_core.web.access import (
 )
 from rq_core.web.pages import ALSO, PAGES, Now, Page, asked_of
 from rq_core.web.sources import NO_LOG, Sources
-from rq_core.web.views import Document, Facts
+from rq_core.web.views import Asked, Facts
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -160,9 +160,10 @@ class _Site:
             asked = asked_of(request.path_params, request.query_params, now_ms)
         except UsageError as error:
             return self._sentence(request, str(error), 400)
-        state, log = await asyncio.gather(self._sources.state(), self._sources.log())
-        now = Now(asked, now_ms, state, log)
-        found, logged = await asyncio.gather(self._of_redis(page, now), self._of_log(page, now))
+        # Side by side: one that does not answer does not hold up the other.
+        (state, found), (log, logged) = await asyncio.gather(
+            self._present(page, asked, now_ms), self._past(page, asked, now_ms)
+        )
         access = access_of(request)
         assert access is not None  # The guard let it through.
         facts = Facts(asked, access, now_ms, state, log, found, logged)
@@ -176,19 +177,23 @@ class _Site:
         html = self._render(request, page.template, page=page, doc=document, frame=frame, asked=asked)
         return self._tagged(request, html)
 
-    async def _of_redis(self, page: Page, now: Now) -> Any:
-        plan = page.redis
-        if plan is None or isinstance(now.state, Unread):
-            return None
-        return await self._sources.ask_redis(lambda calls: plan(calls, now))
+    async def _present(self, page: Page, asked: Asked, now_ms: int) -> tuple[Any, Any]:
+        """The shared look at all queues, and what the page asks of Redis besides."""
+        state, plan = await self._sources.state(), page.redis
+        if plan is None or isinstance(state, Unread):
+            return state, None
+        now = Now(asked, now_ms, state=state)
+        return state, await self._sources.ask_redis(lambda calls: plan(calls, now))
 
-    async def _of_log(self, page: Page, now: Now) -> Any:
-        question = page.log
-        if question is None or isinstance(now.log, Unread):
-            return None
-        if now.log is None:
-            return NO_LOG if page.of_past else None
-        return await self._sources.ask_log(lambda log: question(log, now))
+    async def _past(self, page: Page, asked: Asked, now_ms: int) -> tuple[Any, Any]:
+        """The shared look at the audit log, and what the page asks of it besides."""
+        log, question = await self._sources.log(), page.log
+        if log is None:
+            return None, NO_LOG if page.of_past else None
+        if question is None or isinstance(log, Unread):
+            return log, None
+        now = Now(asked, now_ms, log=log)
+        return log, await self._sources.ask_log(lambda asks: question(asks, now))
 
     def _render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         path = local_path(request.scope)

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
-from rq_core.metrics.causes import Unread
 from rq_core.model.keys import check_name
 from rq_core.model.table.machine import State
 from rq_core.views import jobs as job_lists
@@ -29,18 +28,20 @@ DAY_MS: Final = 24 * 60 * MINUTE_MS
 
 
 class Now(NamedTuple):
-    """What is known before a page asks: what its address says, and the shared looks."""
+    """What is known before a page asks: what its address says, and the shared look at the source that it asks."""
 
     asked: Asked
     now_ms: int
-    state: Overview | Unread
-    log: LogOverview | Unread | None
+    state: Overview | None = None
+    """Where Redis is asked."""
+    log: LogOverview | None = None
+    """Where the audit log is asked."""
 
     def names(self) -> list[str]:
         """The queue that is asked for, or those of the log."""
         if self.asked.queue is not None:
             return [self.asked.queue]
-        known = () if self.log is None or isinstance(self.log, Unread) else self.log.queues
+        known = () if self.log is None else self.log.queues
         return [each.queue for each in known][:QUEUES_MAX]
 
 
@@ -103,7 +104,7 @@ def _job(calls: Operations, now: Now) -> Plan[Any]:
 def _dead(calls: Operations, now: Now) -> Plan[Any]:
     if now.asked.queue is not None:
         return [(yield from job_lists.dead(calls, now.asked.queue, ROWS_MAX))]
-    queues = () if isinstance(now.state, Unread) else now.state.queues
+    queues = () if now.state is None else now.state.queues
     last = sorted((q for q in queues if q.dead and q.last_death), key=_death_ago)[:QUEUES_MAX]
     found = []
     for queue in last:

@@ -30,6 +30,7 @@ from rq_core.views.scopes import (
     standing_document,
     waiting_of,
 )
+from rq_core.views.text import utc
 from rq_core.web.tokens import Access
 from rq_core.web.words import job_path, query, queue_path, word
 
@@ -61,6 +62,8 @@ _WHY_ROWS: Final = frozenset(
     {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
 )
 """Rows of a job that say why it does not run."""
+_A_MOMENT_MS: Final = 1_000_000_000_000
+"""What is more than this is no length of time."""
 _FAILED: Final = frozenset({"died", "retried", "lease_expired"})
 
 Document = dict[str, Any]
@@ -507,10 +510,24 @@ def _event(found: Mapping[str, Any], access: Access) -> Document:
         "orphaned": found.get("orphaned", False),
         "detail": detail,
         "hidden": hidden,
-        "says": [[name, _value(value)] for name, value in detail.items() if value is not None],
+        "says": [_said(name, value) for name, value in detail.items() if _tells(name, value)],
         "path": job_path(queue_name, job_id) if job_id else "",
         "moment": query("/at", t=found["at_ms"], queue=queue_name),
     }
+
+
+_PLUMBING: Final = frozenset({"seq", "fence", "digest", "max_attempts", "max_losses"})
+"""What few people ask of an event: its document has it, and no line."""
+
+
+def _tells(name: str, value: Any) -> bool:
+    return value is not None and name not in _PLUMBING and (name, value) != ("priority", "normal")
+
+
+def _said(name: str, value: Any) -> list[str]:
+    if name.endswith("_ms") and isinstance(value, int) and value > _A_MOMENT_MS:
+        return [name.removesuffix("_ms"), utc(value)]
+    return [name, _value(value)]
 
 
 def _value(value: Any) -> str:

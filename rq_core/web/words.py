@@ -85,20 +85,21 @@ def queue_path(queue: str) -> str:
     """Return the address of a queue's page."""
     if _fits(queue):
         return f"/queues/{quote(queue, safe=':')}"
-    return f"/queue?{urlencode({'queue': queue})}"
+    return query("/queue", queue=queue)
 
 
 def job_path(queue: str, job_id: str) -> str:
     """Return the address of a job's page."""
     if _fits(queue) and _fits(job_id):
         return f"/jobs/{quote(queue, safe=':')}/{quote(job_id, safe=':')}"
-    return f"/job?{urlencode({'queue': queue, 'id': job_id})}"
+    return query("/job", queue=queue, id=job_id)
 
 
 def query(path: str, **values: object) -> str:
     """Return an address with what it asks for; what is None or empty is left out."""
     given = {name: value for name, value in values.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path
+    # What is no UTF-8 in Redis stands in texts as lone surrogates.
+    return f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path
 
 
 def _fits(name: str) -> bool:
