@@ -49,7 +49,7 @@ NO_TOKENS: Final = (
     " `rq-core web token NAME`, and start it with --tokens FILE"
 )
 
-Authorize = Callable[[Request], Access | None | Awaitable[Access | None]]
+Authorize = Callable[[Request], Access | Awaitable[Access | None] | None]
 """Returns what the sender of a request may do; None: nothing."""
 
 
@@ -196,7 +196,9 @@ class Guard:
         if access is not None or path.startswith(OPEN_PATHS):
             return None
         if not self._gate.login:
-            why = NO_TOKENS if isinstance(self._gate, LocalOnly) else "you may not look at this page"
+            why = (
+                NO_TOKENS if isinstance(self._gate, LocalOnly) else "you may not look at this page"
+            )
             return PlainTextResponse(f"{why}\n", 403)
         if path.endswith(".json"):
             return JSONResponse({"error": "give a token: Authorization: Bearer TOKEN"}, 401)

@@ -1,8 +1,8 @@
 """The app: its routes are made from the table of pages.
 
-    from rq_core.web.dashboard import dashboard
+from rq_core.web.dashboard import dashboard
 
-    site.mount("/queues", dashboard(app, authorize=who_may_look))
+site.mount("/queues", dashboard(app, authorize=who_may_look))
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from rq_core.errors import InvalidOption, UsageError
@@ -68,7 +68,9 @@ def dashboard(
     Raises InvalidOption without ``authorize``: a page that is mounted is seen by whoever sees the site.
     """
     if authorize is None:
-        must = "must be a function of a request that returns an Access, or None for who may not look"
+        must = (
+            "must be a function of a request that returns an Access, or None for who may not look"
+        )
         raise InvalidOption.of("authorize", None, must)
     sources = Sources(app.redis_url, prefix=app.prefix, audit_url=app.audit_url)
     return build(sources, Mounted(authorize), allow_hosts)
@@ -83,7 +85,7 @@ def build(
 ) -> Starlette:
     """Make the app. It closes ``sources`` at its end."""
     site = _Site(sources, gate, clock)
-    routes = []
+    routes: list[BaseRoute] = []
     for page in PAGES:
         endpoint = site.endpoint(page)
         places = [page.path, *([ALSO[page.name]] if page.name in ALSO else [])]
@@ -92,7 +94,6 @@ def build(
             json_path = page.json_path if place == page.path else f"{place}.json"
             routes.append(Route(json_path, endpoint, methods=["GET"]))
             routes.append(Route(place, endpoint, methods=["GET"]))
-    # What is more specific stands first: /jobs/{queue}/{id} has as many parts as nothing else.
     routes += [
         Route("/login", site.login, methods=["GET", "POST"]),
         Route("/logout", site.logout, methods=["POST"]),
@@ -174,7 +175,9 @@ class _Site:
             # What is no UTF-8 in Redis stands in texts as lone surrogates.
             encoded = body.encode("utf-8", "backslashreplace")
             return self._tagged(request, Response(encoded, media_type="application/json"))
-        html = self._render(request, page.template, page=page, doc=document, frame=frame, asked=asked)
+        html = self._render(
+            request, page.template, page=page, doc=document, frame=frame, asked=asked
+        )
         return self._tagged(request, html)
 
     async def _present(self, page: Page, asked: Asked, now_ms: int) -> tuple[Any, Any]:
@@ -195,7 +198,9 @@ class _Site:
         now = Now(asked, now_ms, log=log)
         return log, await self._sources.ask_log(lambda asks: question(asks, now))
 
-    def _render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+    def _render(
+        self, request: Request, template: str, status: int = 200, **values: Any
+    ) -> Response:
         path = local_path(request.scope)
         asks = f"?{request.url.query}" if request.url.query else ""
         as_json = "/index.json" if path == "/" else f"{path}.json"
@@ -224,7 +229,7 @@ class _Site:
         """Say that there is no such page."""
         return self._sentence(request, "there is no such page", 404)
 
-    async def broken(self, request: Request, _error: Exception) -> Response:
+    async def broken(self, _request: Request, _error: Exception) -> Response:
         """Say that there is a bug, and nothing of it: the log has it."""
         says = "this page has a bug: the log of its server says more\n"
         # It is answered outside of the guard.

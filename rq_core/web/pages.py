@@ -14,7 +14,15 @@ from rq_core.views import jobs as job_lists
 from rq_core.views import scopes as scope_lists
 from rq_core.views.jobs import ListedJob
 from rq_core.web import views
-from rq_core.web.views import CHART_MINUTES, MINUTE_MS, ROWS_MAX, SPARK_MINUTES, Asked, Document, Facts
+from rq_core.web.views import (
+    CHART_MINUTES,
+    MINUTE_MS,
+    ROWS_MAX,
+    SPARK_MINUTES,
+    Asked,
+    Document,
+    Facts,
+)
 
 if TYPE_CHECKING:
     from rq_core.model.plugins import AuditQuestions, LogOverview
@@ -106,9 +114,10 @@ def _dead(calls: Operations, now: Now) -> Plan[Any]:
         return [(yield from job_lists.dead(calls, now.asked.queue, ROWS_MAX))]
     queues = () if now.state is None else now.state.queues
     last = sorted((q for q in queues if q.dead and q.last_death), key=_death_ago)[:QUEUES_MAX]
-    found = []
+    found: list[Any] = []
     for queue in last:
-        found.append((yield from job_lists.dead(calls, queue.queue, ROWS_MAX // max(1, len(last)))))
+        some = yield from job_lists.dead(calls, queue.queue, ROWS_MAX // len(last))
+        found += [some]
     return found
 
 

@@ -1,7 +1,7 @@
 """The file of tokens: who may look at the web page. It has the SHA-256 of each token, never a token.
 
-    ann viewer 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-    bob viewer+arguments 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
+ann viewer 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+bob viewer+arguments 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class Tokens:
                 continue
             each = Known.parse(line.strip())
             if each is None:
-                raise _invalid(self._path, f"a file of lines NAME ROLE SHA256 (line {number} is none)")
+                raise _invalid(
+                    self._path, f"a file of lines NAME ROLE SHA256 (line {number} is none)"
+                )
             known[each.access.name] = each
         self._known, self._stamp = known, stamp
 

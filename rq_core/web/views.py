@@ -1,4 +1,4 @@
-"""The documents of the pages: pure functions of facts. Templates show them, and the ``.json`` of a page is its document.
+"""The documents of the pages: pure functions of facts. Templates show them; the ``.json`` of a page is its document.
 
 They compute nothing a second time: what is wrong says :mod:`rq_core.metrics.causes`, how a job or a scope is told say
 :mod:`rq_core.views` and the audit log's reader. What jobs carry (arguments, results, headers, messages of errors, names
@@ -50,13 +50,22 @@ ROWS_MAX: Final = 100
 """Rows of a list."""
 FEW: Final = 10
 """The same where a page has a list for each queue."""
-CARRIED: Final = frozenset({"args", "arguments", "error", "headers", "result", "spec", "unique_name", "value"})
+CARRIED: Final = frozenset(
+    {"args", "arguments", "error", "headers", "result", "spec", "unique_name", "value"}
+)
 """What a job carries, in documents, rows and events: shown only to those who may see arguments."""
-_TOLD: Final = frozenset(
-    {"why", "under", "scopes"}
-    | {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
-    | {str(getattr(field, "name", field)) for fields in QUEUE_EVENT_FIELDS.values() for field in fields}
-) - CARRIED
+_TOLD: Final = (
+    frozenset(
+        {"why", "under", "scopes"}
+        | {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
+        | {
+            str(getattr(field, "name", field))
+            for fields in QUEUE_EVENT_FIELDS.values()
+            for field in fields
+        }
+    )
+    - CARRIED
+)
 """What else events have. A name that is not among them may have anything."""
 _WHY_ROWS: Final = frozenset(
     {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
@@ -115,7 +124,11 @@ def frame(facts: Facts) -> Document:
     parts = {
         "Redis": facts.state, "the audit log": facts.log, "this page": facts.found, "the past": facts.logged,
     }  # fmt: skip
-    unread = [{"what": what, "why": word(part.why)} for what, part in parts.items() if isinstance(part, Unread)]
+    unread = [
+        {"what": what, "why": word(part.why)}
+        for what, part in parts.items()
+        if isinstance(part, Unread)
+    ]
     said: list[str] = []
     for each in unread:
         if each["why"] in said:
@@ -130,39 +143,43 @@ def frame(facts: Facts) -> Document:
     }
 
 
-_PAGE_OF: Final = {
-    "RqCoreNoWorker": lambda queue: "/workers",
-    "RqCoreCodeSkew": lambda queue: "/workers",
-    "RqCoreNoClaims": lambda queue: query("/jobs", queue=queue, state="scheduled"),
-    "RqCoreTaskUnknown": lambda queue: query("/jobs", queue=queue, state="scheduled"),
-    "RqCoreLeasesOver": lambda queue: query("/jobs", queue=queue, state="running"),
-    "RqCoreJobsWait": lambda queue: query("/jobs", queue=queue, state="ready"),
-    "RqCoreScopeFull": lambda queue: f"{queue_path(queue)}#limits",
-    "RqCoreJobsDie": lambda queue: query("/dead", queue=queue),
-    "RqCoreMirrorBehind": lambda queue: "/audit",
-    "RqCoreBacklogHalf": lambda queue: "/audit",
-    "RqCoreAuditDown": lambda queue: "/audit",
-}  # fmt: skip
-"""Where a cause is seen closer, by its alert; of others, on the queue's page."""
+_PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
+    "RqCoreNoWorker": ("/workers", ""),
+    "RqCoreCodeSkew": ("/workers", ""),
+    "RqCoreNoClaims": ("/jobs", "scheduled"),
+    "RqCoreTaskUnknown": ("/jobs", "scheduled"),
+    "RqCoreLeasesOver": ("/jobs", "running,cancelling"),
+    "RqCoreJobsWait": ("/jobs", "ready"),
+    "RqCoreJobsDie": ("/dead", ""),
+    "RqCoreMirrorBehind": ("/audit", ""),
+    "RqCoreBacklogHalf": ("/audit", ""),
+    "RqCoreAuditDown": ("/audit", ""),
+}
+"""The page where a cause is seen closer, and the states of jobs there, by its alert; of others, the queue's page."""
 
 
 def _cause(each: Cause) -> Document:
     alert = ALERT_BY_NAME[each.alert]
-    href = ""
-    if each.queue is not None:
-        href = _PAGE_OF.get(each.alert, queue_path)(each.queue)
-    elif each.alert in ("RqCoreAuditDown",):
-        href = "/audit"
     return {
         "alert": each.alert,
         "queue": each.queue,
         "says": word(each.says, 500),
         "pages": each.pages,
-        "path": href,
+        "path": _path_of(each),
         "means": alert.summary,
         "look": [_command(line, each.queue) for line in alert.look],
         "do": alert.do,
     }
+
+
+def _path_of(cause: Cause) -> str:
+    """The address of the page where a cause is seen closer; empty if there is none."""
+    if cause.alert in _PAGE_OF:
+        page, states = _PAGE_OF[cause.alert]
+        return query(page, queue=cause.queue if page in ("/jobs", "/dead") else None, state=states)
+    if cause.queue is None:
+        return ""
+    return queue_path(cause.queue) + ("#limits" if cause.alert == "RqCoreScopeFull" else "")
 
 
 def _command(line: str, queue: str | None) -> str:
@@ -215,11 +232,20 @@ def _denied(found: Overview) -> list[str]:
 def queue(facts: Facts) -> Document:
     """One queue: its flow, its limits, its workers and its settings."""
     name, found = facts.asked.queue or "", facts.queue
-    document: Document = {"name": name, "queue": None, "causes": [], "limits": [], "workers": [], "notes": []}
+    document: Document = {
+        "name": name,
+        "queue": None,
+        "causes": [],
+        "limits": [],
+        "workers": [],
+        "notes": [],
+    }
     if found is not None:
         document["queue"] = _queue(found, facts.now_ms)
         document["workers"] = [_worker(each) for each in found.workers]
-    document["causes"] = [_cause(each) for each in causes(facts.state, facts.log) if each.queue == name]
+    document["causes"] = [
+        _cause(each) for each in causes(facts.state, facts.log) if each.queue == name
+    ]
     if not isinstance(facts.found, Unread | None):
         limits: Found[Any] = facts.found
         document["limits"] = [
@@ -272,13 +298,18 @@ def job(facts: Facts) -> Document:
         document["job"] = _listed(row, facts) | standing_document(standing)
         document["facts"] = _shown(rows[3:], facts.access, without=_WHY_ROWS)
         if row.job.error is not None:
-            document["facts"] = [[n, _error_says(row.job.error, facts.access) if n == "error" else text] for n, text in document["facts"]]
+            document["facts"] = [
+                [n, _error_says(row.job.error, facts.access) if n == "error" else text]
+                for n, text in document["facts"]
+            ]
         document["why"] = [[n, word(text, 500)] for n, text in rows if n in _WHY_ROWS]
         if facts.access.see_arguments and row.job.error is not None:
             document["traceback"] = row.job.error.traceback
     elif isinstance(found, tuple) and found[0] == "ended":
         _, queue_name, result, value = found
-        document["facts"] = _shown(ended_rows(queue_name, result, value, facts.now_ms)[2:], facts.access)
+        document["facts"] = _shown(
+            ended_rows(queue_name, result, value, facts.now_ms)[2:], facts.access
+        )
         document["ended"] = _without_carried(
             ended_document(queue_name, result, value), facts.access
         )
@@ -357,11 +388,13 @@ def at(facts: Facts) -> Document:
                         for scope, each in sorted(moment["scopes"].items())
                     ],
                     "running": [
-                        each | {"path": job_path(name, each["job_id"])} for each in moment["running"][:most]
+                        each | {"path": job_path(name, each["job_id"])}
+                        for each in moment["running"][:most]
                     ],
                     "running_count": len(moment["running"]),
                     "waiting": [
-                        each | {"path": job_path(name, each["job_id"])} for each in moment["waiting"][:most]
+                        each | {"path": job_path(name, each["job_id"])}
+                        for each in moment["waiting"][:most]
                     ],
                 }
             )
@@ -505,7 +538,10 @@ def _event(found: Mapping[str, Any], access: Access) -> Document:
             hidden.append(name)
     queue_name, job_id = found["queue"], found["job_id"]
     return {
-        **{name: found[name] for name in ("queue", "type", "at_ms", "job_id", "claim", "worker", "task")},
+        **{
+            name: found[name]
+            for name in ("queue", "type", "at_ms", "job_id", "claim", "worker", "task")
+        },
         "number": f"{found['epoch']}-{found['seq']}",
         "orphaned": found.get("orphaned", False),
         "detail": detail,
@@ -538,7 +574,9 @@ def _value(value: Any) -> str:
         return word(f"{value['type']}{message}") + (f" ({word(place)})" if place else "")
     if isinstance(value, list) and value and all(isinstance(each, list) and each for each in value):
         return word(", ".join(_scope(each) for each in value))
-    return word(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    return word(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    )
 
 
 def _scope(said: Sequence[Any]) -> str:
@@ -554,7 +592,9 @@ def _path(events: Sequence[Mapping[str, Any]]) -> list[Document]:
     steps: list[Document] = []
     for each in events:
         after = each["at_ms"] - steps[-1]["at_ms"] if steps else None
-        steps.append({"type": each["type"], "at_ms": each["at_ms"], "after_ms": after, "by": each["worker"]})
+        steps.append(
+            {"type": each["type"], "at_ms": each["at_ms"], "after_ms": after, "by": each["worker"]}
+        )
     return steps
 
 

@@ -17,6 +17,8 @@ TEXT_MAX: Final = 20_000
 """Characters of a text from elsewhere that are shown in a block."""
 WORD_MAX: Final = 300
 """The same on a line."""
+NONE: Final = "\u2013"
+"""In the place of a number that is not known."""
 _STEER: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Kinds of characters that are escaped: what turns text round, hides, or steers."""
 
@@ -49,7 +51,7 @@ def word(text: object, most: int = WORD_MAX) -> str:
 
 def number(value: float | None) -> str:
     """Return a number with its thousands apart; a dash for none."""
-    return "–" if value is None else f"{value:,}"
+    return NONE if value is None else f"{value:,}"
 
 
 def short(ms: float) -> str:
@@ -75,7 +77,9 @@ def clock(at_ms: float | None) -> str:
 def items(text: str) -> list[list[tuple[bool, str]]]:
     """Return the items of a list in Markdown, each as pieces: whether it is code, and its text."""
     found = [" ".join(each.split()) for each in re.split(r"(?m)^- ", text) if each.strip()]
-    return [[(at % 2 == 1, part) for at, part in enumerate(each.split("`")) if part] for each in found]
+    return [
+        [(at % 2 == 1, part) for at, part in enumerate(each.split("`")) if part] for each in found
+    ]
 
 
 # Addresses. A browser takes /queues/.. for /, and .json asks for the document: such names stand behind a ?.
@@ -111,7 +115,7 @@ FILTERS: Final = {
     "block": block,
     "word": word,
     "number": number,
-    "span": lambda ms: "–" if ms is None else span(ms),
+    "span": lambda ms: NONE if ms is None else span(ms),
     "short": short,
     "utc": lambda ms: "" if ms is None else utc(ms),
     "iso": iso,

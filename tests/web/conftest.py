@@ -28,9 +28,11 @@ from tests.kit.seed import Seed
 
 QUEUE = "mail"
 HOST = "http://localhost:8900"
-SECRET = "s3ntinel-of-ann"
+SECRET = "s3ntinel-of-ann"  # noqa: S105 - it is none
 """Stands in all that a job carries, and may be shown only to those who may see it."""
-ERROR = json.dumps({"type": "SmtpError", "message": f"refused {SECRET}", "traceback": f"at {SECRET}"})
+ERROR = json.dumps(
+    {"type": "SmtpError", "message": f"refused {SECRET}", "traceback": f"at {SECRET}"}
+)
 
 Browse = Callable[..., TestClient]
 
@@ -58,17 +60,13 @@ class Scene:
         seed = self.seed
         claim = seed.running(job_id, args_json=json.dumps({"to": SECRET}))
         seed.client.run(
-            claims.fail(
-                seed.queue, "w-1", [(claim.id, claim.fence, "final", 0, "gave_up", error)]
-            )
+            claims.fail(seed.queue, "w-1", [(claim.id, claim.fence, "final", 0, "gave_up", error)])
         )
 
     def present(self, worker: str = "w-1", *, host: str = "db-1") -> None:
         """Have a worker say that it is there."""
         says = Presence(host, 7, "1.0", "c0de", (self.seed.queue,), 4, 1, 0)
-        self.seed.client.run(
-            worker_registry.tell("rqc", worker, says, [self.seed.queue], ["t"])
-        )
+        self.seed.client.run(worker_registry.tell("rqc", worker, says, [self.seed.queue], ["t"]))
 
 
 @pytest.fixture

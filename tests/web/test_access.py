@@ -69,7 +69,9 @@ def test_a_host_that_is_allowed_is_answered(scene: Scene, browse: Browse) -> Non
 
 def test_two_hosts_in_one_request_are_refused(scene: Scene, browse: Browse) -> None:
     page = browse()
-    request = page.build_request("GET", "/", headers=[("Host", "localhost"), ("Host", "evil.example")])
+    request = page.build_request(
+        "GET", "/", headers=[("Host", "localhost"), ("Host", "evil.example")]
+    )
 
     assert page.send(request).status_code == 400
 
@@ -77,7 +79,12 @@ def test_two_hosts_in_one_request_are_refused(scene: Scene, browse: Browse) -> N
 # Without tokens.
 
 
-PEERS = [(("127.0.0.1", 5), 200), (("::1", 5), 200), (("::ffff:127.0.0.1", 5), 200), (ELSEWHERE, 403)]
+PEERS = [
+    (("127.0.0.1", 5), 200),
+    (("::1", 5), 200),
+    (("::ffff:127.0.0.1", 5), 200),
+    (ELSEWHERE, 403),
+]
 
 
 @pytest.mark.parametrize("client, status", PEERS)
@@ -90,9 +97,7 @@ def test_without_tokens_only_this_machine_may_look(
         assert page.get(path).status_code == page.get(as_json(path)).status_code == status
 
 
-def test_a_forged_header_opens_nothing_and_a_proxy_is_refused(
-    scene: Scene, browse: Browse
-) -> None:
+def test_a_forged_header_opens_nothing_and_a_proxy_is_refused(scene: Scene, browse: Browse) -> None:
     near, far = browse(gate=LocalOnly()), browse(gate=LocalOnly(), client=ELSEWHERE)
 
     for name in ("X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Host"):
@@ -108,7 +113,7 @@ def test_without_tokens_nobody_sees_what_jobs_carry(busy: Scene, browse: Browse)
 @pytest.mark.parametrize(
     "host, local",
     [("127.0.0.1", True), ("localhost", True), ("::1", True), ("[::1]", True), ("127.8.8.8", True),
-     ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("box", False), ("", False)],
+     ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("box", False), ("", False)],  # noqa: S104 - read only
 )  # fmt: skip
 def test_which_addresses_are_of_this_machine_alone(host: str, local: bool) -> None:
     assert is_local_host(host) is local
@@ -151,9 +156,12 @@ def test_a_browser_gets_a_cookie_that_ends_with_its_token(
     token = tokens.add(tokens_file, "ann", see_arguments=True)
     page = browse(gate=gate)
 
-    assert "No token is like this one" in page.post(
-        "/login", data={"token": "guess"}, headers={"Sec-Fetch-Site": "same-origin"}
-    ).text
+    assert (
+        "No token is like this one"
+        in page.post(
+            "/login", data={"token": "guess"}, headers={"Sec-Fetch-Site": "same-origin"}
+        ).text
+    )
     answer = page.post("/login", data={"token": token}, headers={"Sec-Fetch-Site": "same-origin"})
     cookie = answer.headers["set-cookie"]
     assert re.search(r"; HttpOnly; Max-Age=43200; Path=/; SameSite=lax", cookie)
@@ -203,8 +211,8 @@ def test_a_cookie_that_was_changed_is_refused(
     page.cookies.clear()
 
     forged = [
-        f"bob|{until}|{signed}", f"{name}|{int(until) + 9}|{signed}", f"{name}|{until}|{signed[:-1]}", f"{name}|{until}|",
-        "ann", "||", "", f"{name}|{until}|{'é' * 64}", f"{name}|x|{signed}",
+        f"bob|{until}|{signed}", f"{name}|{int(until) + 9}|{signed}", f"{name}|{until}|{signed[:-1]}",
+        f"{name}|{until}|", "ann", "||", "", f"{name}|{until}|{'é' * 64}", f"{name}|x|{signed}",
     ]  # fmt: skip
     for each in forged:
         headers = {"Cookie": f"{COOKIE}={each}".encode()}
@@ -221,7 +229,9 @@ def test_a_form_of_another_site_is_refused(
     assert login(page, token, **{"Sec-Fetch-Site": "cross-site"}) == 403
     assert login(page, token, **{"Sec-Fetch-Site": "same-site"}) == 403
     bare = {"token": token}
-    assert page.post("/login", data=bare, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert (
+        page.post("/login", data=bare, headers={"Origin": "http://evil.example"}).status_code == 403
+    )
     assert page.post("/login", data=bare).status_code == 403
     assert page.post("/login", data=bare, headers={"Origin": HOST}).status_code == 303
 
@@ -253,7 +263,9 @@ def test_the_file_has_no_token_and_is_its_owners(tokens_file: Path) -> None:
     assert not tokens.remove(tokens_file, "carl")
 
 
-@pytest.mark.parametrize("line", ["ann admin " + "0" * 64, "ann viewer " + "0" * 63, "a/b viewer " + "0" * 64, "hello"])
+@pytest.mark.parametrize(
+    "line", ["ann admin " + "0" * 64, "ann viewer " + "0" * 63, "a/b viewer " + "0" * 64, "hello"]
+)
 def test_a_file_with_another_line_is_refused(tokens_file: Path, line: str) -> None:
     tokens_file.write_text(f"{line}\n")
 
@@ -296,11 +308,15 @@ def test_mounted_the_app_decides_and_links_stay_below_its_path(busy: Scene) -> N
         text = client.get("/ops/queues/", headers=user).text
         links = parsed(text).links
         assert all(link.startswith(("/ops/queues/", "#")) for link in links)
-        broken = [x for x in links if x[0] != "#" and client.get(x, headers=user).status_code != 200]
+        broken = [
+            x for x in links if x[0] != "#" and client.get(x, headers=user).status_code != 200
+        ]
         assert broken == []
         assert 'href="/ops/queues/static/style.css"' in text
         assert client.get("/ops/queues/static/style.css", headers=user).status_code == 200
-        assert client.get("/ops/queues/", headers=user | {"Host": "evil.example"}).status_code == 400
+        assert (
+            client.get("/ops/queues/", headers=user | {"Host": "evil.example"}).status_code == 400
+        )
     made.state.sources.close()
     app.close()
 

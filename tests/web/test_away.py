@@ -1,4 +1,4 @@
-"""A server that is away, stands still or refuses: the page says so within two seconds, and shows what the other knows."""
+"""A server that is away or stands still: the page says so within two seconds, and shows what the other knows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_a_statement_that_takes_too_long_is_ended(busy: Scene, browse: Browse) -
 
     database = Database(busy.audit_url)
     bound(database.readers, 200)
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
+    endless = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
+    )
 
     with within(2.0), pytest.raises(OperationalError), database.readers.connect() as connection:
         connection.execute(text(endless)).all()

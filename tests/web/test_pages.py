@@ -89,9 +89,7 @@ def test_a_page_is_a_whole_document_and_has_its_json(
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_every_link_of_a_page_leads_somewhere(busy: Scene, browse: Browse, name: str) -> None:
     page = browse()
-    links = {
-        link for link in parsed(read(page, ADDRESSES[name])).links if not link.startswith("#")
-    }
+    links = {link for link in parsed(read(page, ADDRESSES[name])).links if not link.startswith("#")}
     assert links
 
     broken = [link for link in sorted(links)[:60] if page.get(link).status_code != 200]
@@ -199,7 +197,13 @@ def test_the_log_has_the_last_event_first(busy: Scene, browse: Browse) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/jobs?queue=a/b", "/jobs?queue=mail&state=asleep", "/at?t=yesterday", "/jobs/mail/a%20b", "/at?t=9" + "9" * 40],
+    [
+        "/jobs?queue=a/b",
+        "/jobs?queue=mail&state=asleep",
+        "/at?t=yesterday",
+        "/jobs/mail/a%20b",
+        "/at?t=9" + "9" * 40,
+    ],
 )
 def test_an_address_that_makes_no_sense_is_refused_in_a_sentence(
     scene: Scene, browse: Browse, path: str

@@ -6,7 +6,7 @@ import pytest
 
 from rq_core.errors import InvalidOption
 from rq_core.web.pages import moment_of
-from rq_core.web.words import items, iso, job_path, plain, query, queue_path, short, word
+from rq_core.web.words import iso, items, job_path, plain, query, queue_path, short, word
 
 NOW_MS = 1_800_000_000_000
 
@@ -21,7 +21,9 @@ def test_a_moment_is_read(text: str, ms: int) -> None:
     assert moment_of(text, NOW_MS) == ms
 
 
-@pytest.mark.parametrize("text", ["yesterday", "10", "1" * 16, "-5", "10 m ago ago", "2027-13-01", "m", ""])
+@pytest.mark.parametrize(
+    "text", ["yesterday", "10", "1" * 16, "-5", "10 m ago ago", "2027-13-01", "m", ""]
+)
 def test_what_is_no_moment_is_refused(text: str) -> None:
     if text == "10":
         assert moment_of(text, NOW_MS) == 10
