@@ -1,7 +1,7 @@
-"""Who may look: the Host of each request, tokens and their cookie, and the headers of each answer.
+"""Access to the page: the Host of each request, tokens and their cookie, and the headers of each answer.
 
-Every request is refused whose Host is not one of the page's own, reads and ``.json`` too: a web site that lets its name
-mean this machine's address would otherwise read the page from the browser of whoever visits it.
+Each request must have one of the page's own names as its Host, also one that reads, and one for ``.json``. Otherwise a
+foreign web site could give its own name the address of this machine, and read the page from its visitor's browser.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-
 """Headers by which a proxy says that the request comes from elsewhere."""
 _STATE: Final = "rq_core_access"
 OPEN_PATHS: Final = ("/login", "/static/")
-"""What is shown without a token: nothing of any queue."""
+"""Paths that need no token: they show nothing of a queue."""
 NO_TOKENS: Final = (
     "this page has no tokens, so it answers only browsers on its own machine, and no proxy: make one with"
     " `rq-core web token NAME`, and start it with --tokens FILE"
@@ -65,7 +65,7 @@ class Gate(Protocol):
 
 
 class LocalOnly:
-    """Without tokens: whoever is on this machine may look, and sees nothing that jobs carry."""
+    """Without tokens: browsers on this machine may look. They see nothing that jobs carry."""
 
     login = False
 
@@ -76,7 +76,7 @@ class LocalOnly:
 
 
 class Mounted:
-    """What the app in which the page is mounted says."""
+    """Asks the app in which the page is mounted."""
 
     login = False
 
@@ -90,7 +90,7 @@ class Mounted:
 
 
 class ByToken:
-    """Whoever has a token: a program in ``Authorization: Bearer``, a browser in a cookie that /login gives.
+    """Looks for a token: a program gives it in ``Authorization: Bearer``, a browser has a cookie that /login gave it.
 
     The cookie has the name of the token, a moment, and an HMAC with a key that this process alone has. The token's own
     line is looked up at each request.

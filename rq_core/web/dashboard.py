@@ -65,7 +65,7 @@ def dashboard(
     ``authorize`` gets each request and returns an :class:`rq_core.web.tokens.Access`, or None for who may not look;
     it may be async. ``allow_hosts`` are the names under which the site is reached.
 
-    Raises InvalidOption without ``authorize``: a page that is mounted is seen by whoever sees the site.
+    Raises InvalidOption without ``authorize``: every visitor of the site would see the page.
     """
     if authorize is None:
         must = (
@@ -172,7 +172,7 @@ class _Site:
         frame = views.frame(facts)
         if as_json:
             body = json.dumps(frame | document, ensure_ascii=False, default=str)
-            # What is no UTF-8 in Redis stands in texts as lone surrogates.
+            # What is no UTF-8 in Redis is read as lone surrogates.
             encoded = body.encode("utf-8", "backslashreplace")
             return self._tagged(request, Response(encoded, media_type="application/json"))
         html = self._render(
@@ -181,7 +181,7 @@ class _Site:
         return self._tagged(request, html)
 
     async def _present(self, page: Page, asked: Asked, now_ms: int) -> tuple[Any, Any]:
-        """The shared look at all queues, and what the page asks of Redis besides."""
+        """Read the shared look at all queues, and what the page also asks of Redis."""
         state, plan = await self._sources.state(), page.redis
         if plan is None or isinstance(state, Unread):
             return state, None
@@ -189,7 +189,7 @@ class _Site:
         return state, await self._sources.ask_redis(lambda calls: plan(calls, now))
 
     async def _past(self, page: Page, asked: Asked, now_ms: int) -> tuple[Any, Any]:
-        """The shared look at the audit log, and what the page asks of it besides."""
+        """Read the shared look at the audit log, and what the page also asks of it."""
         log, question = await self._sources.log(), page.log
         if log is None:
             return None, NO_LOG if page.of_past else None

@@ -36,7 +36,7 @@ DAY_MS: Final = 24 * 60 * MINUTE_MS
 
 
 class Now(NamedTuple):
-    """What is known before a page asks: what its address says, and the shared look at the source that it asks."""
+    """The facts that a page has before it asks: its address, and the shared look at the source that it asks."""
 
     asked: Asked
     now_ms: int
@@ -58,7 +58,7 @@ Asks = Callable[["AuditQuestions", Now], Any]
 
 
 class Page(NamedTuple):
-    """A page. Whoever may look may see each."""
+    """A page. Every viewer may see it."""
 
     path: str
     name: str

@@ -20,7 +20,7 @@ from rq_core.web.tokens import Tokens
 
 @dataclass(frozen=True)
 class WebOptions:
-    """What the command line says."""
+    """The options of the command line."""
 
     listen: str
     redis_url: str
@@ -46,7 +46,7 @@ def gate_of(options: WebOptions) -> Gate:
 
 
 def serve(options: WebOptions, say: Callable[[str], None]) -> None:
-    """Serve the page until SIGTERM or Ctrl-C. ``say`` tells where it is."""
+    """Serve the page until SIGTERM or Ctrl-C. ``say`` prints its address."""
     host, port = parse_address(options.listen, option="listen")
     gate = gate_of(options)
     if options.root_path and (

@@ -1,7 +1,7 @@
-"""What the pages ask of Redis and of the audit log, each within WITHIN_S: a server that is away holds up no page.
+"""Questions of the pages to Redis and to the audit log. Each ends within WITHIN_S, also if a server is away.
 
-All pages share one look a second at all queues, and one at the log (:mod:`rq_core.metrics.shared`). What one page asks
-besides runs on a few threads: those for Redis are others than those for the log.
+All pages share one look a second at all queues, and one at the log (:mod:`rq_core.metrics.shared`). The other
+questions of a page run on a few threads, which Redis and the log do not share.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Sources:
         self._own.close()
 
     async def state(self) -> Overview | Unread:
-        """How all queues stand: a look that is at most a second old."""
+        """Return the shared look at all queues, which is at most a second old."""
         return await self._within(self._looks, self._overview.get, "Redis")
 
     async def log(self) -> LogOverview | Unread | None:
-        """How the log stands; None: there is none."""
+        """Return the shared look at the log; None: the page has no log."""
         if self._log is None:
             return None
         return await self._within(self._looks, self._log.get, "the audit log")

@@ -27,7 +27,7 @@ _LINE: Final = re.compile(r"(\S+) (viewer)(\+arguments)? ([0-9a-f]{64})")
 
 
 class Access(NamedTuple):
-    """What somebody may do. Whoever has it may look; the page changes nothing."""
+    """The rights of a viewer: to look. The page changes nothing."""
 
     name: str
     see_arguments: bool = False
@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
     @classmethod
     def parse(cls, line: str) -> Self | None:
-        """Read a line; None if it is none."""
+        """Read a line; None if it is invalid."""
         found = _LINE.fullmatch(line)
         if found is None or not is_name(found[1]):
             return None
@@ -90,7 +90,7 @@ class Tokens:
         try:
             self._read()
         except InvalidOption:
-            # Nobody has access by a file that cannot be read.
+            # A file that cannot be read gives no access.
             return {}
         return self._known
 
@@ -110,7 +110,7 @@ class Tokens:
             each = Known.parse(line.strip())
             if each is None:
                 raise _invalid(
-                    self._path, f"a file of lines NAME ROLE SHA256 (line {number} is none)"
+                    self._path, f"a file of lines NAME ROLE SHA256 (line {number} is invalid)"
                 )
             known[each.access.name] = each
         self._known, self._stamp = known, stamp

@@ -1,8 +1,8 @@
 """The documents of the pages: pure functions of facts. Templates show them; the ``.json`` of a page is its document.
 
-They compute nothing a second time: what is wrong says :mod:`rq_core.metrics.causes`, how a job or a scope is told say
-:mod:`rq_core.views` and the audit log's reader. What jobs carry (arguments, results, headers, messages of errors, names
-of unique jobs) is left out here unless ``Access.see_arguments``.
+They compute nothing a second time: :mod:`rq_core.metrics.causes` says what is wrong, and :mod:`rq_core.views` and the
+reader of the audit log say how a job or a scope is. What jobs carry (arguments, results, headers, messages of errors,
+names of unique jobs) is left out here unless ``Access.see_arguments``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FEW: Final = 10
 CARRIED: Final = frozenset(
     {"args", "arguments", "error", "headers", "result", "spec", "unique_name", "value"}
 )
-"""What a job carries, in documents, rows and events: shown only to those who may see arguments."""
+"""Names of what a job carries, in documents, rows and events: shown only to viewers who may see arguments."""
 _TOLD: Final = (
     frozenset(
         {"why", "under", "scopes"}
@@ -66,13 +66,13 @@ _TOLD: Final = (
     )
     - CARRIED
 )
-"""What else events have. A name that is not among them may have anything."""
+"""Other names in events. A name that is missing here may have any value."""
 _WHY_ROWS: Final = frozenset(
     {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
 )
 """Rows of a job that say why it does not run."""
 _A_MOMENT_MS: Final = 1_000_000_000_000
-"""What is more than this is no length of time."""
+"""A larger number is a moment, and no length of time."""
 _FAILED: Final = frozenset({"died", "retried", "lease_expired"})
 
 Document = dict[str, Any]
@@ -80,7 +80,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """What an address asks for."""
+    """The wishes in an address."""
 
     queue: str | None = None
     job_id: str = ""
@@ -91,18 +91,18 @@ class Asked:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a page is made of."""
+    """The facts of a page."""
 
     asked: Asked
     access: Access
     now_ms: int
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """None: there is none."""
+    """None: the page has no log."""
     found: Any = None
-    """What the page's plan found in Redis; Unread if nothing."""
+    """The answer of Redis to the page's plan; Unread if it gave none."""
     logged: Any = None
-    """What the audit log answered."""
+    """The answer of the audit log; Unread if it gave none."""
 
     @property
     def queues(self) -> tuple[QueueOverview, ...]:
@@ -119,7 +119,7 @@ class Facts:
 
 
 def frame(facts: Facts) -> Document:
-    """What stands on every page: what cannot be read, and how much is wrong."""
+    """Return the part that each page has: the sources that cannot be read, and the number of causes."""
     wrong = causes(facts.state, facts.log)
     parts = {
         "Redis": facts.state, "the audit log": facts.log, "this page": facts.found, "the past": facts.logged,
@@ -155,7 +155,7 @@ _PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
     "RqCoreBacklogHalf": ("/audit", ""),
     "RqCoreAuditDown": ("/audit", ""),
 }
-"""The page where a cause is seen closer, and the states of jobs there, by its alert; of others, the queue's page."""
+"""The page that shows more of a cause, and the states of its jobs, by the alert; by default, the queue's page."""
 
 
 def _cause(each: Cause) -> Document:
@@ -173,7 +173,7 @@ def _cause(each: Cause) -> Document:
 
 
 def _path_of(cause: Cause) -> str:
-    """The address of the page where a cause is seen closer; empty if there is none."""
+    """Return the address of the page that shows more of a cause; empty: no page does."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
         return query(page, queue=cause.queue if page in ("/jobs", "/dead") else None, state=states)
@@ -190,7 +190,7 @@ def _command(line: str, queue: str | None) -> str:
 
 
 def overview(facts: Facts) -> Document:
-    """What is wrong, then the queues."""
+    """Return the causes, then the queues."""
     found = facts.state
     document: Document = {
         "causes": [_cause(each) for each in causes(found, facts.log)],
@@ -286,7 +286,7 @@ def jobs(facts: Facts) -> Document:
 
 
 def job(facts: Facts) -> Document:
-    """One job: how it stands, why it does not run now, what it waited for, and what happened to it."""
+    """One job: its state, why it does not run now, what it waited for, and what happened to it."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     document: Document = {
         "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
@@ -517,7 +517,7 @@ def _error_says(error: JobError, access: Access) -> str:
 def _shown(
     rows: Iterable[tuple[str, str]], access: Access, without: frozenset[str] = frozenset()
 ) -> list[list[str]]:
-    """Rows of name and text. What a job carries stands there as hidden for those who may not see it."""
+    """Return rows of name and text. A viewer who may not see what a job carries gets the word hidden."""
     shown = []
     for name, text in rows:
         if name in without:
@@ -553,7 +553,7 @@ def _event(found: Mapping[str, Any], access: Access) -> Document:
 
 
 _PLUMBING: Final = frozenset({"seq", "fence", "digest", "max_attempts", "max_losses"})
-"""What few people ask of an event: its document has it, and no line."""
+"""Fields of an event that its document has, and its line on a page has not."""
 
 
 def _tells(name: str, value: Any) -> bool:
@@ -584,7 +584,8 @@ def _scope(said: Sequence[Any]) -> str:
     if len(limit) == 3 and isinstance(limit[1], int):
         return f"{scope} ≤ {limit[0]} per {limit[1] / 1000:g} s"
     most = limit[0] if limit else None
-    return f"{scope} ≤ {'any' if most is None else most}"
+    words = "any" if most is None else str(most)
+    return f"{scope} ≤ {words}"
 
 
 def _path(events: Sequence[Mapping[str, Any]]) -> list[Document]:
@@ -647,7 +648,7 @@ def _by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def _minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -> Document:
-    """How many claims ended well, badly, or otherwise in each of so many minutes."""
+    """Count the claims that ended well, badly, or otherwise in each of the minutes."""
     done, failed, other = [0] * many, [0] * many, [0] * many
     for row in rows:
         place = (row["minute_ms"] - since_ms) // MINUTE_MS

@@ -100,9 +100,9 @@ def job_path(queue: str, job_id: str) -> str:
 
 
 def query(path: str, **values: object) -> str:
-    """Return an address with what it asks for; what is None or empty is left out."""
+    """Return an address with these values behind it; an empty value, or None, is left out."""
     given = {name: value for name, value in values.items() if value not in (None, "")}
-    # What is no UTF-8 in Redis stands in texts as lone surrogates.
+    # What is no UTF-8 in Redis is read as lone surrogates.
     return f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path
 
 

@@ -1,4 +1,4 @@
-"""What a page asks of the log: one job, one moment, the last events, an hour in minutes, and what is missing.
+"""Questions of a page to the log: one job, one moment, the last events, an hour in minutes, and what is missing.
 
 Each answer is a document, as ``rq-core audit … --json`` prints it. No statement may take longer than STATEMENT_MS.
 """
@@ -27,9 +27,9 @@ from sql_audit.store.schema.tables import OUTCOMES, one_of
 STATEMENT_MS: Final = 1_500
 """How long a statement may take."""
 EVENTS_MAX: Final = 200
-"""Events of a job that are told: the last ones."""
+"""Most events of a job in an answer: the last ones."""
 ROWS_MAX: Final = 50
-"""Rows of errors, losses, gaps, and entries in quarantine that are told: the last ones."""
+"""Rows of errors, losses, gaps, and entries in quarantine in an answer: the last ones."""
 _STEPS: Final = 10_000
 """SQLite's steps between two looks at the clock."""
 
@@ -75,8 +75,7 @@ class LogQuestions:
         bound(self._database.readers, STATEMENT_MS)
 
     def history(self, job_id: str, queue: str) -> dict[str, Any]:
-        """A job's events, oldest first, and what is to be said beside them. There are none if the log does not know
-        the job."""
+        """Return a job's events, oldest first, and notes. An unknown job has no events."""
 
         def ask(engine: Engine) -> dict[str, Any]:
             try:
@@ -91,7 +90,7 @@ class LogQuestions:
         return self._ask(ask)
 
     def why(self, job_id: str, queue: str) -> dict[str, Any] | None:
-        """What a job waited for; None if the log does not know it."""
+        """Return what a job waited for; None if the log does not know it."""
 
         def ask(engine: Engine) -> dict[str, Any] | None:
             try:
@@ -103,7 +102,7 @@ class LogQuestions:
         return self._ask(ask)
 
     def at(self, queue: str, at_ms: int) -> dict[str, Any]:
-        """How a queue stood at a moment (Unix ms)."""
+        """Return how a queue was at a moment (Unix ms)."""
 
         def ask(engine: Engine) -> dict[str, Any]:
             found = timeline.at(engine, queue, at_ms)
@@ -116,8 +115,10 @@ class LogQuestions:
         return self._ask(ask)
 
     def tail(self, queues: Sequence[str], lines: int) -> list[dict[str, Any]]:
-        """The last events of these queues, so many each, by when they happened."""
-        return self._ask(lambda engine: [EVENTS.document(e) for e in last_events(engine, queues, lines).rows])
+        """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        return self._ask(
+            lambda engine: [EVENTS.document(e) for e in last_events(engine, queues, lines).rows]
+        )
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:
         """How many claims ended how in each minute from ``since_ms`` on and before ``until_ms``; None: of all
@@ -126,16 +127,18 @@ class LogQuestions:
         return self._ask(lambda engine: _rows(engine, _MINUTES, asked))
 
     def errors(self, since_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """Which errors claims of which task ended with since then, the most frequent first."""
+        """Return the errors with which claims ended since then, by task, the most frequent first."""
         asked = {"since": since_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _ERRORS, asked))
 
     def findings(self) -> dict[str, Any]:
-        """What is missing from the log, and what is proven of it."""
+        """Return what is missing from the log, and what is proven of it."""
 
         def ask(engine: Engine) -> dict[str, Any]:
             with engine.connect() as connection:
-                prunes = [_document(cut) | {"says": cut.says} for cut in history.pruned_to(connection)]
+                prunes = [
+                    _document(cut) | {"says": cut.says} for cut in history.pruned_to(connection)
+                ]
             return {
                 "losses": _rows(engine, _LOSSES),
                 "gaps": _rows(engine, _GAPS),
@@ -181,11 +184,16 @@ def _document(row: Any) -> dict[str, Any]:
     return dataclasses.asdict(row)
 
 
-def _rows(engine: Engine, statement: Any, asked: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def _rows(
+    engine: Engine, statement: Any, asked: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """The rows of a statement. PostgreSQL's sums of bigints are decimals, which JSON does not have."""
     with engine.connect() as connection:
         found = connection.execute(statement, dict(asked or {})).mappings()
-        return [{name: int(v) if isinstance(v, Decimal) else v for name, v in row.items()} for row in found]
+        return [
+            {name: int(v) if isinstance(v, Decimal) else v for name, v in row.items()}
+            for row in found
+        ]
 
 
 def open_questions(url: str) -> LogQuestions:

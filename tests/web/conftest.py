@@ -29,7 +29,7 @@ from tests.kit.seed import Seed
 QUEUE = "mail"
 HOST = "http://localhost:8900"
 SECRET = "s3ntinel-of-ann"  # noqa: S105 - it is none
-"""Stands in all that a job carries, and may be shown only to those who may see it."""
+"""Part of all that a job carries, which may be shown only to viewers who may see it."""
 ERROR = json.dumps(
     {"type": "SmtpError", "message": f"refused {SECRET}", "traceback": f"at {SECRET}"}
 )

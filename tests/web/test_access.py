@@ -24,7 +24,7 @@ ELSEWHERE = ("203.0.113.9", 4711)
 
 @pytest.fixture
 def gate(tokens_file: Path) -> ByToken:
-    """Nobody has a token yet."""
+    """The file has no token yet."""
     tokens_file.touch()
     return ByToken(Tokens(tokens_file))
 
@@ -106,7 +106,7 @@ def test_a_forged_header_opens_nothing_and_a_proxy_is_refused(scene: Scene, brow
         assert near.get("/", headers=forged).status_code == 403
 
 
-def test_without_tokens_nobody_sees_what_jobs_carry(busy: Scene, browse: Browse) -> None:
+def test_without_tokens_no_viewer_sees_what_jobs_carry(busy: Scene, browse: Browse) -> None:
     assert browse(gate=LocalOnly()).get("/index.json").json()["sees_arguments"] is False
 
 
@@ -269,7 +269,7 @@ def test_the_file_has_no_token_and_is_its_owners(tokens_file: Path) -> None:
 def test_a_file_with_another_line_is_refused(tokens_file: Path, line: str) -> None:
     tokens_file.write_text(f"{line}\n")
 
-    with pytest.raises(InvalidOption, match="line 1 is none"):
+    with pytest.raises(InvalidOption, match="line 1 is invalid"):
         Tokens(tokens_file)
 
 

@@ -1,4 +1,4 @@
-"""A server that is away or stands still: the page says so within two seconds, and shows what the other knows."""
+"""A server that is away or hangs: the page says so within two seconds, and shows what the other knows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def within(seconds: float) -> Iterator[None]:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["overview", "job"])
-def test_redis_that_stands_still_is_said_within_two_seconds(
+def test_the_page_says_within_two_seconds_that_redis_hangs(
     busy: Scene, browse: Browse, tmp_path: Path, name: str
 ) -> None:
     server = RedisServer(engines()[0], tmp_path).start()

@@ -137,7 +137,7 @@ def test_a_job_that_ended_has_its_way_and_what_it_waited_for(busy: Scene, browse
     assert document["waits"][0]["claim"] == 1
 
 
-def test_a_job_that_nobody_knows_is_no_error(busy: Scene, browse: Browse) -> None:
+def test_an_unknown_job_is_no_error(busy: Scene, browse: Browse) -> None:
     assert "Redis has no such job. Nor does the audit log know it" in read(
         browse(), f"/jobs/{QUEUE}/never"
     )

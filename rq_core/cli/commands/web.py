@@ -58,7 +58,7 @@ def web() -> None:
     "allow_hosts",
     multiple=True,
     metavar="NAME",
-    help="A name by which browsers reach the page, besides localhost; may be repeated. Other names are refused.",
+    help="A name by which browsers reach the page, beside localhost; may be repeated. Other names are refused.",
 )
 @click.option(
     "--root-path",
@@ -80,7 +80,7 @@ def serve(
 ) -> None:
     """Serve the page until SIGTERM or Ctrl-C, with the URLs of MODULE:APP if that is given.
 
-    What is wrong stands first, then the queues. Each page is also JSON: /index.json, /queues/mail.json.
+    What is wrong comes first, then the queues. Each page is also JSON: /index.json, /queues/mail.json.
     """
     with _extra():
         from rq_core.web.serve import WebOptions
