@@ -1,6 +1,6 @@
 --[[ baseline: the log begins in the middle of a queue's life. Each call writes down some of the jobs that are
 alive, as they stand at that moment; the last one marks the baseline complete, in the log too, so that a reader of only
-the log knows from where on it tells everything. Sending it twice is harmless.
+the log knows from which entry on it is complete. Sending it twice is harmless.
 
 CURSOR is 0 in the first call, and in each further one what the call before it answered: `jobs` is scanned here, about MOST
 jobs in a call, so that no arguments travel. Fewer if their arguments are long: Redis can only read a value as a whole.
@@ -10,8 +10,7 @@ Keys: jobs state
 Meta: epoch baseline
 Args: by cursor most:int
 Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit emit_queue)
-    state(read_line) batch(read_many) standing(waiting_line)
-    baseline_of(baseline_of)
+    state(read_line) batch(read_many) stored_lines(waiting_line) baseline_of(baseline_of)
 Returns: ok CURSOR | epoch. CURSOR is 0 after the last jobs
 Invariants: I5, I7
 ]]

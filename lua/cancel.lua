@@ -7,8 +7,8 @@ Keys: jobs state
 Unread: jobs
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) parts(run_parts) emit(emit quoted) state(write_line) named(decide_named)
-    ended(leaves) withdrawal(withdraw) lane_write(check_lanes write_lanes) batch(call_many)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit quoted) state(write_line) jobs_by_id(decide_by_id)
+    removal(end_job) unqueue(unqueue) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -20,11 +20,11 @@ end
 check_keys()
 
 local cancelled, requested, flagged = {}, {}, {}
-local answer = decide_named(function(id, job)
+local answer = decide_by_id(function(id, job)
   if job.state == 'ready' or job.state == 'scheduled' then
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
-    leaves(id, job, 'cancelled')
-    withdraw(id, job)
+    end_job(id, job, 'cancelled')
+    unqueue(id, job)
     job.state = 'gone'
     return 'cancelled'
   elseif job.state == 'running' then

@@ -1,4 +1,4 @@
---[[ claim: a worker takes jobs. claim/claiming tells how.
+--[[ claim: a worker takes jobs. The steps are in claim/claiming.
 
 Transitions: scheduled -promoted-> ready, ready -claimed-> running, running -lease_expired-> ready,
     running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none, ready -expired-> none,

@@ -6,10 +6,10 @@ Flags: allow-oom
 Keys: jobs
 Args: slot number:int worker
 Each: id fence
-Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/leaving
+Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/results/success_results
 Unread: jobs
-Uses: call(open_call close_call) parts(run_parts) success(decide_success emit_success write_success) queue_cap(wake_if_below_cap)
-    lane_opening(free_places) lane_write(check_lanes write_lanes)
+Uses: call(open_call close_call) parts(run_parts) success(decide_success emit_success write_success)
+    queue_cap(wake_if_below_cap) lane_opening(free_places) lane_write(check_lanes write_lanes)
 Returns: ok {REFUSED_ID gone|stale}… | epoch
 Invariants: I2, I3, I6, I9 (a fence that is not in force settles nothing), I10
 ]]

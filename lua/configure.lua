@@ -26,7 +26,7 @@ local answer = {}
 for i = 1, each_count do
   local field, value = each(i)
   local old = fact(field)
-  -- What an operator wrote past the calls and is no number counts as the default, and is written anew all the same.
+  -- A value that an operator wrote by hand and that is no number counts as the default; the call writes a number over it.
   local same = old == value and (not facts[field] or tonumber(facts[field]) == value)
   answer[#answer + 1], answer[#answer + 2] = field, same and 'same' or 'changed'
   if not same then

@@ -1,12 +1,12 @@
 --[[ enqueue: a producer hands over jobs. All new ones are accepted together; an id that is live is a duplicate, and
-what happens to a job whose scopes are full is said with it. A job that waits past its deadline yields its id (see enqueue/overdue).
+what happens to a job whose scopes are full is said with it. A job that waits past its deadline yields its id (see enqueue/id_overdue).
 
 FULL, which comes in KINDS, is empty (the job waits), or rules: `discard|SCOPE|N` and `reject|SCOPE|N` for a scope that is
 full, counting what holds it and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap
 in the producer's code, for as long as no worker has stored one; it may be left out.
 
-A unique job has its name behind its digest, after a space (see enqueue/naming); one whose id is remembered has there what its call is
-compared by (see include/job/recalling).
+A unique job has its name behind its digest, after a space (see enqueue/name_requests); one whose id is remembered has there what its call is
+compared by (see include/results/idempotency).
 
 KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
 

@@ -1,5 +1,5 @@
 --[[ extend: a worker is alive and keeps its leases. It also learns here which of its claims are lost, and which
-jobs are to be cancelled. Sending it twice is harmless, so it takes no call slot; it is never audited.
+jobs must be cancelled. Sending it twice is harmless, so it takes no call slot; it is never audited.
 
 Flags: allow-oom
 Keys: state leases

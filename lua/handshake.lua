@@ -1,10 +1,10 @@
---[[ handshake: a client meets a queue. It makes the queue if there is none, and starts a new epoch when Redis'
+--[[ handshake: a client meets a queue. It makes the queue if it is missing, and starts a new epoch when Redis'
 history is not the one that the queue remembers. Sending it twice is harmless, so it takes no call slot.
 
 The new epoch is greater than any that could have been used: the one before, the stream's last entry, the
 caller's floor, and the clock in case all of those were lost. No other history has it (see include/call/next_epoch).
 
-The same history under another name begins no epoch (see include/call/renaming).
+The same history under another name begins no epoch (see include/call/history_names).
 
 Flags: allow-oom
 Keys: jobs state caps outbox
@@ -13,7 +13,7 @@ Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_
 Later: whole_epoch baseline
 Args: by floor:int
 Uses: clock(clock_ms) meta(facts fact set_fact read_facts write_facts) epoch(same_history) replid(server_replid)
-    renaming(note_name is_a_name) next_epoch(next_epoch)
+    history_names(note_history_name is_history_name) next_epoch(next_epoch)
     emit(emit_queue quoted)
 Returns: ok EPOCH NOW LEASE_MS PAUSED AUDIT AUDIT_ID STARTED | refused layout FOUND. STARTED is the reason of the
     epoch that this call started, or -
@@ -27,11 +27,11 @@ end
 local now = clock_ms()
 local started = '-'
 local replid, info = server_replid()
-note_name(replid, info)
+note_history_name(replid, info)
 -- Of a promoted replica: the history that its primary had, and that it went on with.
 local went_on_from = info and info:match('master_replid2:(%x+)')
 local old_epoch, old_replid = facts.epoch, facts.replid
-if facts.epoch and facts.replid ~= replid and is_a_name(facts.replid) then
+if facts.epoch and facts.replid ~= replid and is_history_name(facts.replid) then
   set_fact('replid', replid)
 end
 if same_history(facts) then

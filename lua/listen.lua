@@ -1,12 +1,12 @@
---[[ listen: a client waits for ends of jobs, so from now on they are told for a minute (include/job/telling). It comes again while the client
-waits; no client takes it back.
+--[[ listen: a client waits for ends of jobs, so scripts publish ends for the next minute (include/ends/publish_ends).
+The client calls again while it waits; no client takes it back.
 
 Sending it twice is harmless, so it takes no call slot; it is never audited.
 
 Flags: allow-oom
 Meta: epoch awaited
 Uses: clock(clock_ms) meta(fact set_fact write_facts) epoch(know_facts)
-Returns: ok UNTIL | epoch. UNTIL (Unix ms) says how long they are told
+Returns: ok UNTIL | epoch. UNTIL (Unix ms) says how long ends are published
 Invariants: I6 (it moves no job)
 ]]
 

@@ -6,7 +6,8 @@ Keys: jobs dead expiring wake
 Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) parts(run_parts) emit(emit) named(decide_named) dead(unindex_dead) ended(leaves)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit) jobs_by_id(decide_by_id) dead_index(unindex_dead)
+    removal(end_job)
 Returns: ok {ID pruned|STATE|gone}… | epoch
 Invariants: I6
 ]]
@@ -18,11 +19,11 @@ end
 check_keys()
 
 local events, exhumed = {}, {}
-local answer = decide_named(function(id, job)
+local answer = decide_by_id(function(id, job)
   if job.state == 'dead' then
     events[#events + 1] = '["' .. id .. '"]'
     exhumed[#exhumed + 1] = id
-    leaves(id, job, 'dead')
+    end_job(id, job, 'dead')
     job.state = 'gone'
     return 'pruned'
   end

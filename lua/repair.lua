@@ -2,9 +2,9 @@
 are made, or none if one of their members is no longer as it WAS in the snapshot: then the queue has moved on, and the
 doctor looks again. So a queue is mended while it works. Sending it twice is harmless.
 
-An edit names a member of KEY, the value that it WAS, and the VALUE that it gets; empty stands for none. The same value twice
+An edit names a member of KEY, the value that it WAS, and the VALUE that it gets; empty: none. The same value twice
 only says what must not have moved. WAS `<` is any lower number. A score that begins with `+` counts from now on.
-Some keys are edited in their own way. `line` is how a job stands (its line in `state`, else what `jobs` says of one that
+Some keys are edited in their own way. `line` is the state of a job (its line in `state`, else what `jobs` says of one that
 only waits), `head` the first member of `waiting` in a lane; neither is written. `ready:N`: the
 id goes to the head of the list, by its place in line, VALUE; an entry too many is harmless, since claim passes over it.
 `outbox`: a baseline event of the job. `wake`: one token is left, whatever the edits are.
@@ -30,7 +30,7 @@ check_keys()
 wake_needed()
 name_keys()
 
-local moved = {}          -- findings of which something has moved
+local moved = {}          -- findings with a value that has moved
 for i = 1, each_count do
   local finding, key, member, was, value = each(i)
   if not has_kept(key, member, was, value) then

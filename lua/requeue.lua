@@ -8,8 +8,9 @@ Later: sequence
 Unread: dead jobs expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) parts(run_parts) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
-    lane_write(check_lanes write_lanes) dead(unindex_dead) retaking(is_held retake) batch(call_many)
+Uses: call(open_call close_call now) parts(run_parts) emit(emit) state(write_line) meta(fact set_fact)
+    jobs_by_id(decide_by_id) line_tail(join_line write_line_tails) lane_write(check_lanes write_lanes)
+    dead_index(unindex_dead) name_requeue(is_name_held retake_name) batch(call_many)
 Returns: ok {ID requeued|held|STATE|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -22,21 +23,21 @@ check_keys()
 
 local seq = fact('sequence')
 local events, revived, lines = {}, {}, {}
-local answer = decide_named(function(id, job)
+local answer = decide_by_id(function(id, job)
   if job.state == 'dead' then
     job.state = 'ready'
-    if is_held(id, job) then
+    if is_name_held(id, job) then
       job.state = 'dead'
       return 'held'
     end
-    retake(id, job)
+    retake_name(id, job)
     seq = seq + 1
     job.state, job.seq, job.since = 'ready', seq, now
     job.failed, job.lost, job.unknown, job.reason, job.expires = nil, nil, nil, nil, nil
     events[#events + 1] = '["' .. id .. '",' .. seq .. ']'
     revived[#revived + 1] = id
     lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
-    join(id, job)
+    join_line(id, job)
     return 'requeued'
   end
 end)
@@ -48,7 +49,7 @@ emit('requeued', now, by, events, why)
 run_parts('write')
 call_many('HSET', state, lines)
 unindex_dead(revived)
-write_joining()
+write_line_tails()
 write_lanes()
 if #revived > 0 then
   set_fact('sequence', seq)

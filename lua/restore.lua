@@ -7,9 +7,9 @@ No rule of a full scope keeps it out, since it was accepted once. One that is al
 not overdue, or whose id is remembered since another one ended, is not put back.
 `missing`: the same for a job that the log takes for alive too; a baseline says first that it was not.
 `remember`: the id of a job that has ended is remembered again up to DUE_MS; LINE is its field of `results`. An id that is in
-use, or is remembered, is left alone. No event tells of it: nothing happens to a job.
-`name`: the name of a job that has ended stands again up to the instant that its LINE says (`stands=until:MS`). One that another job holds is
-left alone. No event tells of it either.
+use, or is remembered, is left alone. There is no event: nothing happens to a job.
+`name`: the name of a job that has ended is held again up to the instant that its LINE says (`stands=until:MS`). One that another job holds is
+left alone. There is no event either.
 `remove`: a job that had ended and that is alive again goes, if its line still reads LINE. One with a claim in force stays:
 its handler may be half-way.
 
@@ -25,7 +25,7 @@ Uses: call(open_call close_call) backlog(refuse_backlog) meta(facts set_fact)
     restoring(check_restore decide_restore emit_restore write_restore)
 Returns: ok ENTRY {ID restored|removed|remembered|named|known|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
     refused arguments kind | with | epoch. ENTRY is the AFTER of the next call; known: the id is remembered
-    already; named: its name stands again; gone: its moment is over, or there is nothing to remove; STATE is that of a job that was left alone
+    already; named: its name is held again; gone: its moment is over, or there is nothing to remove; STATE is that of a job that was left alone
 Invariants: I1, I6, I10
 ]]
 

@@ -10,7 +10,7 @@ Flags: allow-oom
 Keys: jobs
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
 Each: id fence
-Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/job/leaving
+Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/results/success_results
 Unread: jobs
 Uses: call(open_call) success(decide_success emit_success write_success)
     claiming(replay decide_claim emit_claim write_claim close_claim)

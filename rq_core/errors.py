@@ -1,8 +1,7 @@
 """Every error that rq-core raises on purpose.
 
-A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which stay on the error
-as attributes. The annotations of the class are for type checkers. Passwords in a message or in a fact are masked: an
-error has no other text of them.
+A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which the error keeps
+as attributes. The annotations are for type checkers. Messages and attributes have masked passwords only.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from typing import Any, Final, Self
 from rq_core.masking import masked
 
 SECONDS_MAX: Final = 100 * 365 * 86_400
-"""The longest duration, a hundred years: with a longer one, moments in Unix ms would outgrow the 14 digits that Lua
-prints exactly."""
+"""The longest duration: 100 years. A longer one makes Unix ms of more than the 14 digits that Lua prints exactly."""
 _COMMAND: Final = re.compile(r"`(rq-core (?!audit )[^`]*)`")
 """A command about a queue that a message advises. Those about the log ask SQL."""
 
@@ -133,8 +131,7 @@ class KeyFailed(UsageError):
 
 
 class AuditNotConfigured(UsageError):
-    """no audit database is set, and a job's history is in SQL: pass App(audit=…) or set
-    RQ_CORE_AUDIT_URL."""
+    """no audit database is set, and a job's history is in SQL: pass App(audit=…) or set RQ_CORE_AUDIT_URL."""
 
 
 class TargetBroken(UsageError):
@@ -179,7 +176,7 @@ class AuditBacklogFull(Refused):
 class AuditElsewhere(Refused):
     """queue {queue!r} is mirrored into another audit database, whose id is {attached}. Use that one. Redis knows only
     the id: the log of the mirror that writes there names the place (`queue {queue}: is mirrored into …`), and in each
-    database `SELECT audit_id FROM audit_meta` tells its id. Only if that database is lost: `rq-core audit off {queue}
+    database `SELECT audit_id FROM audit_meta` shows its id. Only if that database is lost: `rq-core audit off {queue}
     --force`; events that were not mirrored may then be in no log."""
 
     attached: str
@@ -193,8 +190,7 @@ class AuditStampDiffers(Refused):
 
 
 class AuditOff(Refused):
-    """the audit log of queue {queue!r} is off, so its outbox must not be trimmed. `rq-core audit run`
-    switches it on."""
+    """the audit log of queue {queue!r} is off: its outbox must not be trimmed. `rq-core audit run` switches it on."""
 
 
 class ScopeFull(Refused):
@@ -215,7 +211,7 @@ class UniqueHeld(Refused):
 
 
 class IdempotencyMismatch(Refused):
-    """queue {queue!r} did not take job {id} of task {task}: its id, or idempotency key, stands for a call with another
+    """queue {queue!r} did not take job {id} of task {task}: its id, or idempotency key, belongs to a call with another
     task or other arguments. Use another key for another call."""
 
     id: str
@@ -223,7 +219,7 @@ class IdempotencyMismatch(Refused):
 
 
 class ResultsFull(Refused):
-    """queue {queue!r} takes no new jobs whose ids are to be remembered: it remembers {kept} ids of jobs that have
+    """queue {queue!r} takes no new jobs whose ids must be remembered: it remembers {kept} ids of jobs that have
     ended, and its setting {setting} is {bound}. Enqueue again when some of their windows are over; let jobs
     remember for less time; or raise the bound with `rq-core set {queue} {setting}=…`."""
 
@@ -311,7 +307,7 @@ _SEVERAL_SERVERS = {
     "cluster": "Can this machine reach the nodes, and has each shard a primary (redis-cli cluster shards)?",
     "sentinel": "Can this machine reach the sentinels, and the server that they name as the primary?",
 }
-"""What to ask where a URL names more than one server, by the end of its scheme."""
+"""The question to a caller whose URL names more than one server, by the end of its scheme."""
 
 
 class ServerUnsuitable(ServerError):
@@ -329,17 +325,15 @@ class QueueDamaged(ServerError):
 
 
 class OutcomeUnknown(ServerError):
-    """no answer for {seconds:.0f} s: the call may have been carried out, or may be when the server
-    goes on. Its jobs are in .ids. Enqueue them again under the same ids: a job that is
-    live is then a duplicate and changes nothing."""
+    """no answer for {seconds:.0f} s: the call may have been carried out, or may be when the server goes on. Its jobs
+    are in .ids. Enqueue them again under the same ids: a job that is live is then a duplicate and changes nothing."""
 
     seconds: float
-
     ids: tuple[str, ...] = ()
 
 
 class NoResult(RqCoreError):
-    """a job that was waited for has no value."""
+    """a job that was waited for has no result."""
 
     id: str
 
@@ -367,12 +361,12 @@ class JobReplaced(NoResult):
 
 
 class JobGone(NoResult):
-    """job {id} is not in Redis, and neither Redis nor an audit database tells how it ended. To know, keep the results
+    """job {id} is not in Redis, and neither Redis nor an audit database knows how it ended. To know, keep the results
     of its task (keep_result=True), or set the audit database that mirrors its queue."""
 
 
 class ResultUnavailable(NoResult):
-    """job {id} succeeded, but its value is not available: {why}."""
+    """job {id} succeeded, but its result is not available: {why}."""
 
     reason: str
     why: str
@@ -387,12 +381,11 @@ class WaitTimeout(NoResult, TimeoutError):
 
 
 class HandlerSignal(RqCoreError):
-    """Raised by a handler to say what should happen to its job, or into it."""
+    """Raised by a handler to say what should happen to its job, or raised in a handler to stop it."""
 
 
 def _seconds(after: object) -> float:
-    """What a handler asks for, in seconds: what is below 0 is at once. Raises InvalidOption, where the
-    handler's author sees it."""
+    """Return a delay that a handler asks for, in seconds, at least 0. Raises InvalidOption in the handler itself."""
     from datetime import timedelta
 
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
@@ -411,8 +404,7 @@ class RetryLater(HandlerSignal):
     """the handler asked to be run again later."""
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
-        """``after`` is in seconds, or a timedelta; below 0 is at once. None leaves the delay to the task's retry
-        policy. Raises InvalidOption for what is no duration."""
+        """``after`` is a delay, as for Snooze; None leaves it to the task's retry policy. Raises InvalidOption."""
         super().__init__(str(reason), after=after)
         self.after = None if after is None else _seconds(after)
 
@@ -421,8 +413,8 @@ class Snooze(HandlerSignal):
     """the handler gave its job back for {after} s; no attempt is spent."""
 
     def __init__(self, after: float, reason: str = "snoozed") -> None:
-        """``after`` is in seconds, or a timedelta: no worker claims the job before that; below 0 is at once. Raises
-        InvalidOption for what is no duration."""
+        """``after`` is in seconds, or a timedelta: no worker claims the job before its end; 0 or less: at once. Raises
+        InvalidOption for an invalid duration."""
         super().__init__(str(reason), after=after)
         self.after = _seconds(after)
 

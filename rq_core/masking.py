@@ -19,7 +19,7 @@ _NAMED: Final = (
     r"(?i)(?<!\w)(?=\w*(?:password|passwd|passphrase|pwd|secret|token))(\w++\s?=\s?)"
     r"('(?:[^'\\]|\\[\s\S])*+(?:'|\\?\Z)|[^\s&]+)"
 )
-"""``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces stands in quotes."""
+"""``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces is in quotes."""
 _ESCAPED: Final = r"(?<![\w%])(?=\w*%)([\w%]++=)[^\s&]+"
 """``?pass%77ord=…``: a name with an escape in it may be any."""
 _WORD: Final = r"\S+"
@@ -40,7 +40,7 @@ def masked(text: str) -> str:
 
 
 def _without_user(found: re.Match[str]) -> str:
-    """A word without what stands between a user's name and the last ``@``."""
+    """Return a word without the part between a user's name and the last ``@``."""
     before, at, host = found[0].rpartition("@")
     if not at:
         return found[0]

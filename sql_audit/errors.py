@@ -5,7 +5,7 @@ RqCoreError
 │   ├── AuditUrlInvalid
 │   ├── HistoryUnknown
 │   └── QueueNotMirrored
-└── AuditError              the audit database, or its schema, stands in the way
+└── AuditError              the audit database, or its schema, is not usable
     ├── AuditUnavailable
     ├── AuditEncoding
     ├── AuditNotWritable
@@ -56,7 +56,7 @@ class QueueNotMirrored(UsageError):
 
 
 class AuditError(RqCoreError):
-    """the audit database stands in the way."""
+    """the audit database is not usable."""
 
 
 class AuditUnavailable(AuditError):
@@ -104,7 +104,7 @@ class AuditEmpty(AuditError):
 
 class AuditCopied(AuditError):
     """the audit database {url} is a copy, or it was moved: it belongs to {bound} and is at {here}. One of two
-    commands resolves it. If it is to be a log of its own: `rq-core audit fork --audit {url}`. If it is the log now,
+    commands resolves it. If it should be a log of its own: `rq-core audit fork --audit {url}`. If it is the log now,
     after a move or a restore from a backup, and no mirror writes to the other: `rq-core audit rebind --audit {url}`.
     """
 
@@ -115,7 +115,7 @@ class AuditCopied(AuditError):
 
 class SourceDiffers(AuditError):
     """the audit database {url} has the log of another Redis than {redis} with prefix {prefix}: {why}. One of two
-    commands resolves it. If this Redis is to have a log of its own, give it another database: `rq-core audit run
+    commands resolves it. If this Redis should have a log of its own, give it another database: `rq-core audit run
     --redis {redis} --prefix {prefix} --audit ANOTHER`. If it is the log's Redis now, after it was moved, or lost
     everything and was used again, and no mirror reads the other one: `rq-core audit adopt --redis {redis} --prefix
     {prefix} --audit {url}`.
@@ -129,8 +129,8 @@ class SourceDiffers(AuditError):
 
 class QueuesElsewhere(AuditError):
     """another audit database than {url} mirrors {queues} of Redis {redis} with prefix {prefix}, so nothing was changed.
-    Use that database. Redis knows only its id: in each database `SELECT audit_id FROM audit_meta` tells it, and the log
-    of the mirror that writes there names the place. If this database is to have the other queues only, name each of
+    Use that database. Redis knows only its id: in each database `SELECT audit_id FROM audit_meta` shows it, and the log
+    of the mirror that writes there names the place. If this database should have the other queues only, name each of
     them with --queue. Only if the other database is lost: `rq-core audit off QUEUE --force` for each queue that it
     mirrors; events that were not mirrored may then be in no log.
     """
@@ -195,7 +195,7 @@ class PlaceTaken(AuditError):
 
 
 class RowDamaged(AuditError):
-    """queue {queue}: the {part} {number} cannot be read: `rq-core audit verify --queue {queue}` tells what else is
+    """queue {queue}: the {part} {number} cannot be read: `rq-core audit verify --queue {queue}` shows what else is
     damaged.
     """
 

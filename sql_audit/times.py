@@ -9,7 +9,7 @@ _UNITS_MS: Final = {
     "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000,
 }  # fmt: skip
 _MS_DIGITS: Final = 15
-"""Of the last year that has a name, 9999."""
+"""Digits of the last ms of the year 9999, the last one that datetime has."""
 
 
 def span_ms_of(text: str) -> int:

@@ -4,9 +4,9 @@ The plot:
 1. Sweep (sweep/sweep): what is due in the queue, whichever worker claims. Expired leases end, due jobs become ready, jobs that
    have waited for too long expire (sweep/expiry), rates that were spent resume, what has expired is forgotten.
 2. How many jobs may be taken at all: the queue may be paused, or at its own cap.
-3. Select (claim/select): for each priority, the oldest first, merge three sources of plain jobs (claim/unscoped: those
-   that return from the sweep, the list, those that join) with the open lanes (claim/pages: those of Redis, page by page;
-   include/caps/lane_standing: those that the call has met). A job in a lane is taken if all its scopes have room; else
+3. Select (claim/select): for each priority, the oldest first, merge three sources of plain jobs (claim/plain_jobs: those
+   that return from the sweep, the list, those that join) with the open lanes (claim/open_lanes: those of Redis, page by page;
+   include/caps/lane_states: those that the call has met). A job in a lane is taken if all its scopes have room; else
    the lane is blocked, and what stood behind it may come (include/caps/lane_opening). claim/fast_path takes ordinary jobs.
 4. Write: the sweep's events, the claimed event, whose number is the fence, then lines, leases, lists and lanes.
 
@@ -15,12 +15,13 @@ without touching a list, and a scope that refuses leaves no trace of those that 
 
 Keys: state jobs leases fair
 Args: limit sweep_max
-Uses: call(now now_text keep_answer) parts(run_parts) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
-    gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(first_resume) lane_fair(is_fair)
+Uses: call(now now_text keep_answer) parts(run_parts) meta(fact) state(read_line is_claimed)
+    batch(call_many read_many) digits(digits) gate(gate_is_shut) queue_cap(queue_cap)
+    wake(wake_needed wake_not_needed) scopes(first_resume) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
-    sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
-    bare(is_bare) unscoped(open_lists write_unscoped) pages(count_stored) select(select_jobs) fast_path(leave_fast)
-    taken(taken open_reply word_of emit_claimed write_taken close_reply)
+    sweep(sweep ended_leases check_sweep emit_sweep write_sweep) plain_queue(is_plain_queue)
+    plain_jobs(open_lists write_plain_jobs) open_lanes(count_stored) select(select_jobs) fast_path(leave_fast)
+    claimed_jobs(taken open_reply word_of emit_claimed write_taken close_reply)
 ]]
 
 local next_due   -- when something is due next; '-' if nothing is scheduled
@@ -52,12 +53,13 @@ local function replay(answer)
   return reply
 end
 
---- Decide what the claim takes. So many claims end in the same call because their holder says so. Returns how many jobs it takes.
+--- Decide what the claim takes, after `ended` claims that their holder settles in the same call. Returns how many jobs it
+--- takes.
 local function decide_claim(ended)
   local unfinished
   next_due, unfinished = sweep()
   local gated = gate_is_shut()
-  local room = not is_bare() and queue_cap() or nil
+  local room = not is_plain_queue() and queue_cap() or nil
   local queue_limit = room and '["queue",' .. room .. ']'
   if room then
     room = math.max(0, room - redis.call('ZCARD', leases) + ended_leases() + ended)
@@ -107,7 +109,7 @@ local function write_claim()
   write_sweep()
   run_parts('write')
   write_taken(fence)
-  write_unscoped()
+  write_plain_jobs()
   if outrun then
     call_many('ZREM', fair, outrun)
   end

@@ -10,16 +10,16 @@ shows it.
 
 Meta: caps_by_task
 Uses: lane_names(LANE_SHAPES shape_of base_of order_at id_of is_of_task) scopes(acquire_all hold_all limits_in_force)
-    lane_standing(meet_lane stand first_known first_other) lane_opening(may_be_blocked look_behind)
+    lane_states(meet_lane stand first_known first_other) lane_opening(may_be_blocked look_behind)
     lane_members(leave_all remove turn_page has_gaps FIRST_STEP) lane_fair(is_fair) lane_write(write_also leave_run)
-    pages(stored_order stored_lane pass_stored line_of) taken(take is_full) lines(fresh_head place_behind)
-    call(now) meta(facts) place(padded)
+    open_lanes(stored_order stored_lane pass_stored line_of) claimed_jobs(take is_full)
+    fresh_lines(fresh_head place_behind) call(now) meta(facts) place(padded)
 ]]
 
 local noted = {}      -- lanes that gave their heads, as name, first members, name, first members, …
 local heads = {}      -- these heads
-local noted_first     -- the first order among them now, as text; nil if there is none
--- What is to be written of them: orders and names; names and places; names of those that are empty now.
+local noted_first     -- the first order among them now, as text, or nil
+-- What the call writes of them: orders and names; names and places; names of those that are empty now.
 local opening, places, shut = {}, {}, {}
 
 local function reset()
@@ -69,7 +69,7 @@ local function rejoin()
   end
 end
 
---- Take the heads of Redis' lanes before the order `rival`. Returns the name of the last lane, nil if there is none.
+--- Take the heads of Redis' lanes before the order `rival`. Returns the name of the last lane, or nil.
 local function take_heads(rival)
   if noted_first and noted_first < rival then
     rival = noted_first

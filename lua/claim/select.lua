@@ -3,12 +3,14 @@
 Keys: state caps
 Meta: caps_by_task
 Args: limit sweep_max
-Uses: meta(facts) call(now) state(read_line count) standing(waiting_line) place(padded) scopes(acquire_all hold_all limits_in_force)
-    lane_names(base_of is_of_task id_of) lane_standing(lane_of stand reorder first_known)
-    lane_opening(block_on moved_on) lane_members(put peek remove) lane_fair(is_fair finish_of serve_fairly)
-    sweep(rewrite) deadline(is_over) expiry(expire_here) taken(take is_full taken)
-    unscoped(open_source peek_unscoped pass_unscoped take_run close_source next_task next_seq next_head next_job)
-    pages(count_stored stored_order meet_stored line_of) lines(fresh_head) fast_path(take_fast rejoin noted_first)
+Uses: meta(facts) call(now) state(read_line count) stored_lines(waiting_line) place(padded)
+    scopes(acquire_all hold_all limits_in_force) lane_names(base_of is_of_task id_of)
+    lane_states(lane_of stand reorder first_known) lane_opening(block_on moved_on) lane_members(put peek remove)
+    lane_fair(is_fair finish_of serve_fairly) sweep(rewrite) deadline(is_over) expiry(expire_here)
+    claimed_jobs(take is_full taken)
+    plain_jobs(open_source peek_plain pass_plain take_run close_source next_task next_seq next_head next_job)
+    open_lanes(count_stored stored_order meet_stored line_of) fresh_lines(fresh_head)
+    fast_path(take_fast rejoin noted_first)
 ]]
 
 local moves                -- visits of lanes that gave no job, and jobs that were moved or have expired
@@ -158,7 +160,7 @@ end
 --- The plain job that was found expires.
 local function expire_plain()
   moves = moves + 1
-  local id, _, _, _, job = pass_unscoped()
+  local id, _, _, _, job = pass_plain()
   expire_here(id, job)
 end
 
@@ -175,7 +177,7 @@ local function serve_plain(priority)
     return
   end
   local elsewhere = facts.caps_by_task and other_lane(next_task(), tostring(priority))
-  local id, spec, head, seq, job, line = pass_unscoped()
+  local id, spec, head, seq, job, line = pass_plain()
   if not elsewhere then
     take(id, spec, '', '', head, seq, job)
     return
@@ -189,7 +191,7 @@ end
 
 --- Take plain jobs of a priority where there is no lane and no job can get one.
 local function take_plain()
-  while not is_full() and peek_unscoped(limit - taken) do
+  while not is_full() and peek_plain(limit - taken) do
     if next_head then
       take_run()
     elseif next_job.expires and is_over(next_job, now) then
@@ -198,7 +200,7 @@ local function take_plain()
       end
       expire_plain()
     else
-      local id, spec, head, seq, job = pass_unscoped()
+      local id, spec, head, seq, job = pass_plain()
       take(id, spec, '', '', head, seq, job)
     end
   end
@@ -226,7 +228,7 @@ local function select_jobs()
   for priority = 0, 3 do
     local has_plain = open_source(priority)
     while not is_full() do
-      local kind = has_plain and peek_unscoped(limit - taken)
+      local kind = has_plain and peek_plain(limit - taken)
       local order, is_new = nil, nil
       if moves <= sweep_max then
         order, is_new = first_open(priority)

@@ -5,9 +5,10 @@ Meta: ties
 Later: sequence
 Args: each each_count by why
 Unread: ready scheduled expiring
-Uses: call(now) parts(run_parts) meta(facts fact set_fact) emit(emit quoted) state(count rank write_line) withdrawal(withdraw)
-    joining(join write_joining) ready(return_ready) lane_standing(lane_of) lane_members(put) lane_write(check_lanes write_lanes)
-    deadline(note_deadline) due(earliest_due) wake(wake_needed) digits(digits) batch(call_many) named(decide_named)
+Uses: call(now) parts(run_parts) meta(facts fact set_fact) emit(emit quoted) state(count rank write_line)
+    unqueue(unqueue) line_tail(join_line write_line_tails) ready(return_ready) lane_states(lane_of) lane_members(put)
+    lane_write(check_lanes write_lanes) deadline(note_deadline) due(earliest_due) wake(wake_needed) digits(digits)
+    batch(call_many) jobs_by_id(decide_by_id)
 ]]
 
 local new_priority, new_rank, due_at, deadline   -- what the call asks for; nil for what stays as it is
@@ -27,7 +28,7 @@ local function reset()
   returning = {[0] = {}, {}, {}, {}}
 end
 
---- Unix ms, from a text that may count from now; nil if it is none.
+--- Unix ms, from a text that may count from now; nil for another text.
 local function moment(text)
   local ahead, ms = text:match('^(%+?)(%d+)$')
   local value = ms and whole_number(tonumber(ms))
@@ -64,7 +65,7 @@ local function let_wait(id, job)
   if not job.seq then
     seq = seq + 1
     job.seq = seq
-    join(id, job)
+    join_line(id, job)
   elseif job.lane then
     put(lane_of(job.lane), count(job, 'seq'), id)
   else
@@ -93,7 +94,7 @@ local function change(id, job, new_due, new_expires)
   local was_ready, moved_to = job.state == 'ready', nil
   local has_new_place = moves or was_ready ~= (new_due == nil)
   if has_new_place then
-    withdraw(id, job)
+    unqueue(id, job)
   end
   if moves then
     moved_to = change_priority(job)
@@ -120,7 +121,7 @@ local function change(id, job, new_due, new_expires)
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
 end
 
---- Decide about a job. Returns its outcome; nil: it is none that waits.
+--- Decide about a job. Returns its outcome; nil for a job that does not wait.
 local function edit_job(id, job)
   if edited[id] then
     return 'edited'
@@ -149,7 +150,7 @@ end
 
 --- Decide about all jobs of the call. Returns the answer.
 local function decide_edit()
-  local answer = decide_named(edit_job)
+  local answer = decide_by_id(edit_job)
   check_lanes()
   run_parts('check')
   return answer
@@ -162,7 +163,7 @@ local function write_edit()
   call_many('HSET', state, lines)
   call_many('ZREM', expiring, endless)
   call_many('ZADD', scheduled, due_times)
-  write_joining()
+  write_line_tails()
   for at = 0, 3 do
     return_ready(at, returning[at])
   end

@@ -7,21 +7,22 @@ The plot:
 3. Append the events (`emit_records`) and write (`write_records`).
 
 A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
-include/job/standing). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
+include/job/stored_lines). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
 Lua has to copy it, at some 12 instructions a byte.
 
-SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
+SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0: none.
 
 Keys: jobs state scheduled results
 Meta: sequence caps_by_task ties remembers
 Args: by spec_max
 Unread: state
 Lists: keeping
-Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted) array(rest_of_array)
-    placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put) ids(is_id ID_LENGTH)
-    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline)
-    naming(want_name read_holders kept_by take_name) overdue(expire_overdue) remembered(keeps_results)
-    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same is_taken_id is_recalled knows_ids plain_digest has_calls)
+Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted)
+    array(rest_of_array) lane_assignment(lane_for kept_out) lane_states(lane_of meet_lanes) lane_members(put)
+    ids(is_id ID_LENGTH) lane_write(check_lanes write_lanes) line_tail(tail_of write_line_tails) due(earliest_due)
+    wake(wake_needed) deadline(note_deadline) name_requests(want_name read_holders kept_by take_name)
+    id_overdue(expire_overdue) results(keeps_results)
+    idempotency(want_memory read_remembered refuse_full same_or_not memory_of take_id note_same is_taken_id is_id_remembered knows_ids plain_digest has_calls)
     batch(call_many read_many)
 ]]
 
@@ -33,8 +34,8 @@ local size, record, kind_of   -- how many records there are; what gives one: its
 local ids, live      -- by record: its id, and whether Redis has a job of it
 local seen           -- id → the record of this call that was accepted with it; false if there is only one record
 local is_tied        -- whether what is known of ids, or of names, may concern a record
-local may_know       -- whether anything may be known of an id besides whether its job is alive
-local has_parts      -- whether the call has work besides its own
+local may_know       -- whether Redis may know more of an id than whether its job is alive
+local has_parts      -- whether parts run in the call
 local next_due       -- when the first scheduled member was due before
 local taken          -- how many jobs are accepted
 local events         -- what the event says of each
@@ -55,7 +56,7 @@ local function read_known(names, may_wait)
     expire_overdue(ids, live)
   end
   if results then
-    recall(ids, live)
+    read_remembered(ids, live)
     local refusal = refuse_full(live)
     if refusal then
       return refusal
@@ -72,7 +73,7 @@ local function read_known(names, may_wait)
     read_holders(size, function(i)
       local id, place = record(i)
       first[id] = first[id] or i
-      return not live[i] and not (may_know and is_recalled(i)) and first[id] == i and kind_of[place] or nil
+      return not live[i] and not (may_know and is_id_remembered(i)) and first[id] == i and kind_of[place] or nil
     end)
   end
   return nil
@@ -91,7 +92,7 @@ local function check_ties(i, kind, digest)
   return digest, nil
 end
 
---- Check so many records, which `each` gives one by one, of these kinds, and read what is known of them. Returns a reply that refuses the
+--- Check the records, which `each` gives one by one, of these kinds, and read what is known of them. Returns a reply that refuses the
 --- call, or nil.
 ---
 --- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are needed, and
@@ -134,7 +135,7 @@ local function check_records(how_many, each_record, kinds)
   return read_known(names, may_wait)
 end
 
---- What keeps a record's job out: the outcome, what stands in its way (`-`: nothing else), and the cap if that is a scope; nil if nothing does.
+--- What keeps a record's job out: the outcome, the job in its way (`-`: no other job), and the cap if that is a scope; nil if nothing does.
 local function kept_from(i, id, kind, lane)
   local is_taken, noted = live[i], nil
   if may_know then
@@ -347,7 +348,7 @@ local function write_records()
   end
   call_many('HSET', jobs, values)
   call_many('HSET', state, lines)
-  write_joining()
+  write_line_tails()
   if due then
     call_many('ZADD', scheduled, due)
   end

@@ -7,10 +7,10 @@ quote, FULL what happens when a scope is full. A priority is valid if `ready` ha
 
 Ties: `expires_in`, in ms from now, or `expires_at`, in Unix ms: no claim of the job begins later. `unique`, keep, replace or reject: the
 job has a name, and this says what becomes of it if another one holds that; reject keeps the job out, and its id is not noted.
-`window`: the name stands for so many ms from now, whatever becomes of the job. `after` and `most`: the job is due so many ms from now,
-and at most so many ms after the first of those that were replaced one by the other; its name stands until its first claim.
-`remember`, in ms from now: the job's id is remembered, see include/job/recalling. Each trait in GIVEN, under its name in a state line: it
-is handed on to the job's line and to its event. `keep`, in ms from the job's end: its result is kept, see include/job/remembered.
+`window`: the name is held for this many ms from now, whatever becomes of the job. `after` and `most`: the job is due `after` ms from now,
+and at most `most` ms after the first of the jobs that replaced one another; its name is held until its first claim.
+`remember`, in ms from now: the job's id is remembered, see include/results/idempotency. Each trait in GIVEN, under its name in a state line: it
+is handed on to the job's line and to its event. `keep`, in ms from the job's end: its result is kept, see include/results/results.
 
 A job that is ready at once, and whose ties say nothing but traits in GIVEN, waits as a plain one does: its `head` says them, and `behind` is
 how its event goes on behind its JSON. For other jobs `given` has what the event says of each trait (false: it is not given), `given_line`
@@ -61,7 +61,7 @@ local function given_in(ties)
   return line, said
 end
 
---- One kind, its fields named; nil if it is none.
+--- One kind, its fields named; nil for an invalid one.
 local function kind_from(record)
   if type(record) ~= 'table' or #record < 5 or #record > 7 then
     return nil
@@ -94,7 +94,7 @@ local function kind_from(record)
     given = said, given_line = given_line}
 end
 
---- The kinds, by their place (from '1', as text); nil if one of them is none. The same come in call after call, so what
+--- The kinds, by their place (from '1', as text); nil if one of them is invalid. The same come in call after call, so what
 --- was made of a short text is remembered.
 local function kinds_from(text)
   if KINDS.known[text] then

@@ -2,8 +2,8 @@
 
 The answer has a text for each id: empty for a job that is alive; the state line of a dead one, and the error behind a line break; the line in
 `results` of one whose outcome is kept, and the value behind a line break; nothing for a job that Redis does not have. At most BYTES_MAX
-bytes of values are read, and one value more: LATER stands for a job whose value the next look brings. Behind the texts come the id of the
-outbox's last entry, if a mirror reads it and jobs are missing, and for how many ms ends of jobs are told.
+bytes of values are read, and one value more: LATER takes the place of a value that the next look brings. Behind the texts come the id of the
+outbox's last entry, if a mirror reads it and jobs are missing, and for how many ms messages about ends of jobs go on.
 
 Keys: meta state jobs outbox results returned
 Args: id…

@@ -1,8 +1,8 @@
---[[ in_one_step: plain commands carried out in one step, in a full Redis, too. An error stands in the place of its answer.
+--[[ in_one_step: plain commands carried out in one step, in a full Redis, too. An error takes the place of its answer.
 
 MULTI would be one step as well; but Redis 7.0 queues no command while it is full, and refuses those that write.
 
-The key of each command stands in KEYS, and in ARGV its name, how many arguments follow, and these.
+KEYS has the key of each command, and ARGV its name, how many arguments follow, and these.
 
 Flags: allow-oom
 Args: {NAME COUNT ARGUMENT…}…

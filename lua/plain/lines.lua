@@ -1,4 +1,4 @@
---[[ lines: the state lines of jobs. For a job without a line: what stands before the JSON of its value in `jobs`.
+--[[ lines: the state lines of jobs. For a job without a line: the text before the JSON of its value in `jobs`.
 
 Nothing long is read, since Redis can only read a field as a whole. A job whose value has VALUE_MAX bytes or more has a line.
 

@@ -1,7 +1,7 @@
---[[ members: single members of keys, as the doctor names them: what they are, and what they are to be.
+--[[ members: single members of keys, as the doctor names them: their values, and the values that they get.
 
 Keys: meta state jobs waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept returned
-Uses: meta(set_fact renew) standing(read_lines) batch(call_many)
+Uses: meta(set_fact renew) stored_lines(read_lines) batch(call_many)
 ]]
 
 local hashes, sets     -- key's name → the key, of those whose members are edited alike
@@ -22,7 +22,7 @@ local function name_keys()
   }
 end
 
---- A member's value, empty if there is none; nil for what has no members of its own.
+--- A member's value, empty without one; nil for what has no members of its own.
 local function read_member(key, member)
   if hashes[key] then
     return redis.call('HGET', hashes[key], member) or ''

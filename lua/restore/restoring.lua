@@ -4,11 +4,11 @@ Keys: jobs state scheduled dead expiring results
 Meta: sequence remembers
 Args: each each_count by why
 Unread: jobs dead expiring
-Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed) lane_standing(meet_lanes)
-    lane_write(check_lanes write_lanes) joining(join write_joining) ended(leaves) retaking(is_held retake)
-    names(holds_name) withdrawal(withdraw) deadline(note_deadline)
-    due(earliest_due) dead(index_dead unindex_dead) wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
-    remembered(keep_line) recalling(recall take_id is_recalled)
+Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) state(read_line write_line is_claimed)
+    lane_states(meet_lanes) lane_write(check_lanes write_lanes) line_tail(join_line write_line_tails) removal(end_job)
+    name_requeue(is_name_held retake_name) names(holds_name) unqueue(unqueue) deadline(note_deadline)
+    due(earliest_due) dead_index(index_dead unindex_dead) wake(wake_needed) batch(call_many) stored_lines(read_lines)
+    baseline_of(baseline_of) results(keep_line) idempotency(read_remembered take_id is_id_remembered)
 ]]
 
 local held           -- by record: the line of the job that has its id, if one is alive
@@ -44,7 +44,7 @@ local function check_restore()
   end
   held = read_lines(ids)
   if results then
-    recall(ids, held)
+    read_remembered(ids, held)
   end
   check_keys()
   next_due = earliest_due(0)
@@ -78,13 +78,13 @@ local function place_again(id, job, due_ms)
     return seq .. ',null'
   end
   job.state = 'ready'
-  join(id, job)
+  join_line(id, job)
   return seq .. ',null'
 end
 
 --- The id of a job that has ended is remembered again.
 local function remember_again(i, id, due_ms, line, alive)
-  if is_recalled(i) then
+  if is_id_remembered(i) then
     return 'known'
   elseif alive and alive.state ~= 'gone' then
     return alive.state
@@ -97,15 +97,15 @@ local function remember_again(i, id, due_ms, line, alive)
   return 'remembered'
 end
 
---- The name of a job that has ended stands again.
+--- The name of a job that has ended is held again.
 local function name_again(id, job)
-  if is_held(id, job) then
+  if is_name_held(id, job) then
     return 'held'
   elseif not holds_name(job, now) then
     return 'gone'
   end
   set_fact('ties', 1)
-  retake(id, job)
+  retake_name(id, job)
   return 'named'
 end
 
@@ -120,8 +120,8 @@ local function remove_again(i, id, line, detail, alive)
   if alive.state == 'dead' then
     exhumed[#exhumed + 1] = id
   end
-  leaves(id, alive)
-  withdraw(id, alive)
+  end_job(id, alive)
+  unqueue(id, alive)
   seen[id] = {state = 'gone'}
   return 'removed'
 end
@@ -139,7 +139,7 @@ local function bring_back(i, id, kind, due_ms, line, detail, spec)
   if results then
     take_id(i, id)
   end
-  retake(id, job)
+  retake_name(id, job)
   local placed = place_again(id, job, due_ms)
   restored[#restored + 1] = '["' .. id .. '",' .. placed .. ',"' .. job.state .. '",' .. detail .. ']'
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
@@ -159,9 +159,9 @@ local function decide_record(i)
     return remove_again(i, id, line, detail, alive)
   elseif alive then
     return alive.state
-  elseif is_recalled(i) then
+  elseif is_id_remembered(i) then
     return 'remembered'
-  elseif is_held(id, read_line(line)) then
+  elseif is_name_held(id, read_line(line)) then
     return 'held'
   end
   return bring_back(i, id, kind, due_ms, line, detail, spec)
@@ -179,7 +179,7 @@ local function decide_restore(last)
   return answer
 end
 
---- Append the events. Returns the entry of the last one; nil if there is none.
+--- Append the events. Returns the entry of the last one, or nil.
 local function emit_restore()
   run_parts('append', by)
   emit('baseline', now, by, unheard, why)
@@ -193,7 +193,7 @@ local function write_restore()
   unindex_dead(exhumed)
   call_many('HSET', jobs, specs)
   call_many('HSET', state, lines)
-  write_joining()
+  write_line_tails()
   call_many('ZADD', scheduled, due)
   index_dead(buried, now)
   write_lanes()

@@ -5,24 +5,24 @@ Such a job is met in three ways: its member of `expiring` is over, it is due, or
 
 Keys: state
 Lists: expired expired_lines
-Uses: call(now now_text) parts(list_of) state(read_line write_line count) ended(leaves) dying(dies)
-    deadline(is_over) withdrawal(withdraw) lane_standing(meet_lanes) emit(emit) batch(call_many)
+Uses: call(now now_text) parts(list_of) state(read_line write_line count) removal(end_job) death(mark_dead)
+    deadline(is_over) unqueue(unqueue) lane_states(meet_lanes) emit(emit) batch(call_many)
 ]]
 
 local lists = {}
 
---- A job expires, which stands nowhere in line any more.
+--- A job expires that has left its line already.
 local function expire_here(id, job)
   local events = list_of(lists, 'expired')
-  -- If its line was to be written anew, it no longer is.
+  -- A state line that the call would have written again is not written.
   job.is_taken = true
   if count(job, 'failed') == 0 and count(job, 'lost') == 0 then
-    leaves(id, job, 'expired')
+    end_job(id, job, 'expired')
     events[#events + 1] = '["' .. id .. '",null]'
     return
   end
   job.since, job.due = now, nil
-  dies(id, job, 'expired')
+  mark_dead(id, job, 'expired')
   local lines = list_of(lists, 'expired_lines')
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
   events[#events + 1] = '["' .. id .. '",1]'
@@ -47,7 +47,7 @@ local function expire_waiting(ids, held, decided)
   for i = 1, #waiting_jobs do
     local job = waiting_jobs[i]
     decided[job.id] = true
-    withdraw(job.id, job)
+    unqueue(job.id, job)
     expire_here(job.id, job)
   end
 end

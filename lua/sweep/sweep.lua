@@ -12,11 +12,12 @@ Keys: state jobs leases scheduled expiring slots rates caps
 Later: sequence
 Args: slot worker sweep_max
 Unread: jobs
-Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity) meta(facts fact set_fact notes_of_queue) emit(emit quoted)
-    batch(call_many read_many)
+Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity)
+    meta(facts fact set_fact notes_of_queue) emit(emit quoted) batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
-    lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
-    dead(unindex_dead check_dead) ended(leaves) dying(dies) remembered(forget_over) due(earliest_due) digits(digits) settled(is_settled)
+    lane_states(lane_of) lane_members(put)
+    lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX) dead_index(unindex_dead check_dead)
+    removal(end_job) death(mark_dead) results(forget_over) due(earliest_due) digits(digits) settled_ids(is_settled)
     deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting)
 ]]
 
@@ -74,7 +75,7 @@ local function expire(id, job)
   note_release(job.lane, id)
   if job.state == 'cancelling' then
     note('cancelled', '["' .. id .. '",' .. quoted(job.fence) .. ']')
-    leaves(id, job, 'cancelled', job.fence)
+    end_job(id, job, 'cancelled', job.fence)
     return
   end
   local lost = count(job, 'lost') + 1
@@ -91,7 +92,7 @@ local function expire(id, job)
     end
     let_come(job, returning)
   else
-    dies(id, job, 'poison')
+    mark_dead(id, job, 'poison')
     decided[id] = true
     note('lines', id)
     note('lines', write_line(job))
@@ -203,7 +204,7 @@ local function forget_old()
       if job and job.state == 'dead' then
         note('pruned', '["' .. name .. '"]')
         note('exhumed', name)
-        leaves(name, job, 'dead')
+        end_job(name, job, 'dead')
       end
     elseif kind == 'rate' then
       if not swept.stale then

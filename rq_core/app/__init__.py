@@ -1,19 +1,20 @@
-"""What user code sees: apps, tasks, handles, caps, retries, and the context of a running job.
+"""The names that user code sees: apps, tasks, handles, caps, retries, and the context of a running job.
 
-It owns how a function becomes a task, and a call of it a job. It does not run jobs: that is :mod:`rq_core.worker`.
+This room owns how a function becomes a task, and a call of it a job. :mod:`rq_core.worker` runs jobs.
 
 Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 
 - ``limits/``: caps, rates and fairness, as tasks declare them, and a job's lane.
 - ``unique/``: Unique, Throttle, Debounce and Latest.
-- ``handlers/``: what a handler gets, what surrounds it, and what follows its error.
-- ``handles/``: what a producer holds of jobs that it enqueued, and waiting for them.
+- ``handlers/``: the context of a handler, what surrounds it, and what follows its error.
+- ``handles/``: handles of the jobs that a producer enqueued, and waiting for them.
 
-- ``app``, ``clients``, ``producer``: the app; its connections; what a task needs of its app.
+- ``app``, ``queue_producer``, ``producer``: the app; its methods for whole queues; the part that a task needs of it.
+- ``clients``: an app's connections.
 - ``task``, ``registration``, ``options``, ``unknown_options``: tasks; how a function becomes one; its options; the
   error for an unknown option.
 - ``untyped_enqueue``: enqueueing by a task's name, without its code.
-- ``arguments``, ``hints``: checking arguments; what their annotations say of JSON.
+- ``arguments``, ``hints``: checking arguments; whether annotated values survive JSON.
 - ``loading``: finding an app by ``module:app``, and a task by module and name.
 - ``fork_safety``: a fork waits for preparations of an app's first use.
 """

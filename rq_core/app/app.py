@@ -18,7 +18,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Final,
-    Literal,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -29,7 +28,6 @@ from typing import (
 from rq_core.app.clients import Connections
 from rq_core.app.handlers.redaction import Redact, redactor_of
 from rq_core.app.handlers.retry import RetryPolicy
-from rq_core.app.handles.bulk import ManyProducer
 from rq_core.app.handles.handle import JobHandle, handle_of
 from rq_core.app.limits.caps import Cap, Rate
 from rq_core.app.options import (
@@ -40,7 +38,8 @@ from rq_core.app.options import (
     keep_ms_of,
     spelling_out_options,
 )
-from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, spec_max
+from rq_core.app.producer import MAX_PAYLOAD, AuditPayload
+from rq_core.app.queue_producer import QueueProducer
 from rq_core.app.registration import check_isolation, make_task
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.app.unique.naming import Named
@@ -49,11 +48,8 @@ from rq_core.app.untyped_enqueue import Draft
 from rq_core.errors import InvalidOption
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
-from rq_core.model.lib.checks import check_whole
-from rq_core.model.lib.durations import Duration, ms_of, seconds_of
-from rq_core.model.limits.limit import Limit
+from rq_core.model.lib.durations import Duration, seconds_of
 from rq_core.model.result_encoding import AuditResult
-from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
 
 if TYPE_CHECKING:
@@ -62,23 +58,18 @@ if TYPE_CHECKING:
     from rq_core.app.handlers.context import JobContext
     from rq_core.app.handlers.dead_hooks import Hook
     from rq_core.app.handlers.result_types import Returned
-    from rq_core.protocol.calls.caps import CapChange
     from rq_core.protocol.calls.enqueue import Accepted
-    from rq_core.protocol.engine.plan import Patience, Plan
-    from rq_core.protocol.operations import Operations
-    from rq_core.protocol.reads.scope_reads import ScopeStatus
+    from rq_core.protocol.engine.plan import Patience
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Around = TypeVar("Around", bound="Callable[[JobContext], Any]")
 
 DEFAULT_QUEUE: Final = "default"
-LIST_MAX: Final = 1_000_000_000
-"""Most scopes that are listed."""
 
 
 class TaskDecorator(Protocol):
-    """What ``app.task(...)`` returns: it makes a task of a function."""
+    """The decorator that ``app.task(...)`` returns: it makes a task of a function."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -86,7 +77,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class App(ManyProducer):
+class App(QueueProducer):
     """A set of tasks and where their jobs go. Threads may share one.
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE, by default
@@ -129,11 +120,10 @@ class App(ManyProducer):
             # An import path is looked up when it is first needed: its module may import the app.
             redactor_of(redact)
         self._tasks: dict[str, Task[..., Any]] = {}
-        self._settings: dict[str, dict[str, int]] = {}
 
     @property
     def redactor(self) -> Redact | None:
-        """The function that ``redact`` means. Raises InvalidOption if there is no such function."""
+        """Return the function that ``redact`` names. Raises InvalidOption if there is no such function."""
         return redactor_of(self.redact)
 
     # Tasks.
@@ -243,7 +233,7 @@ class App(ManyProducer):
             )
             self._add(task)
             if on_dead is not None:
-                # Most apps have no hooks, and what tells of deaths needs OpenSSL.
+                # Most apps have no hooks, and the module that calls hooks needs OpenSSL.
                 from rq_core.app.handlers.dead_hooks import handler_of, hook_name
 
                 hook = make_task(
@@ -293,7 +283,7 @@ class App(ManyProducer):
         return MappingProxyType(self._tasks)
 
     def returned_of(self, task: str | None) -> Returned | None:
-        """What the task of this name returns; None if its code is not here."""
+        """Return the result type of the task of this name; None if its code is not here."""
         found = self._tasks.get(task or "")
         return None if found is None else found.returned
 
@@ -309,9 +299,9 @@ class App(ManyProducer):
             if task.options.keeps_result:
                 task.returned.check()
             if task.isolation is not None:
-                from rq_core.app.task import place_of
+                from rq_core.app.task import import_place
 
-                place_of(task)
+                import_place(task)
 
     # Producers.
 
@@ -397,145 +387,3 @@ class App(ManyProducer):
         """See enqueue."""
         job = await self.job_async(queue, task, args, keys=keys, **options)
         return self.handle(job, await self.async_client().enqueue_one(job))
-
-    # Queues.
-
-    def queue(
-        self,
-        name: str,
-        *,
-        lease: Duration | None = None,
-        dead_retention: Duration | None = None,
-        cap: int | None = None,
-        fair: str | Literal[False] | None = None,
-        weights: Mapping[str, int] | None = None,
-        audit_payload: AuditPayload | None = None,
-    ) -> None:
-        """Declare a queue's settings. A worker applies them when it starts; so does apply_settings.
-
-        ``lease`` is how long a claim is in force unless its worker extends it, ``dead_retention``
-        how long dead jobs are kept in Redis; both in seconds, or timedeltas. ``cap`` is how many of
-        the queue's jobs may be claimed at once. ``fair`` names the argument whose values share the queue:
-        among jobs of one priority each value is served in turn, in proportion to its weight (1, if
-        ``weights`` does not have it), however many jobs wait for the other values; False ends that.
-        ``audit_payload`` overrides App's for the jobs that this app enqueues here; it takes effect at
-        once. An option that is None stays as it is. Raises InvalidName, InvalidOption.
-        """
-        changes: dict[str, int] = {}
-        kept = None if audit_payload is None else spec_max(audit_payload)
-        for field, option, value in (
-            ("lease_ms", "lease", lease),
-            ("dead_retention_ms", "dead_retention", dead_retention),
-        ):
-            if value is not None:
-                minimum = SETTINGS[field].minimum / 1000
-                changes[field] = ms_of(option, value, minimum=minimum)
-        given: object = fair
-        if given is not None and given is not False:
-            if not isinstance(given, str) or not given.isidentifier():
-                raise InvalidOption.of("fair", fair, "must be the name of an argument, or False")
-            changes["fair"] = 1
-        elif given is False:
-            changes["fair"] = 0
-        check_name("queue", name)
-        self.declared.set_queue(name, cap, "" if fair is False else fair, weights)
-        self._settings.setdefault(name, {}).update(changes)
-        if kept is not None:
-            self._spec_max_of[name] = kept
-
-    @property
-    def settings(self) -> Mapping[str, Mapping[str, int]]:
-        """The declared settings by queue, as Client.configure takes them."""
-        return MappingProxyType(self._settings)
-
-    @property
-    def queues(self) -> list[str]:
-        """The queues that the code declares: with a task, or with ``queue``."""
-        return list(dict.fromkeys([*self.declared.queues, *self._settings]))
-
-    def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """The plan that tells a server what the code declares: settings, limits, and tasks' policies.
-
-        Those of ``queues``. Returns what the server does not take, as sentences.
-        """
-        from rq_core.protocol.calls.caps import DECLARED_WHY
-
-        refused: list[str] = []
-        for queue in queues:
-            if self._settings.get(queue):
-                yield from calls.admin.configure(queue, self._settings[queue], why=DECLARED_WHY)
-            limits = self.declared.limits(queue)
-            policies = self.declared.policies(queue)
-            refused += map(str, (yield from calls.caps.declare(queue, limits, policies)))
-        return refused
-
-    def apply_settings(self) -> None:
-        """Write what the code declares of queues and caps to the server, as a worker does when it starts.
-
-        Raises ServerUnavailable, ServerUnsuitable.
-        """
-        client = self.client
-        client.run(self.declaration(client.calls, *self.queues))
-
-    async def apply_settings_async(self) -> None:
-        """See apply_settings."""
-        client = self.async_client()
-        await client.run(self.declaration(client.calls, *self.queues))
-
-    # Caps.
-
-    def set_cap(
-        self,
-        queue: str,
-        scope: str,
-        limit: int | Limit | Literal["code"] | None,
-        *,
-        reason: str = "",
-        by: str | None = None,
-        version: int | None = None,
-    ) -> CapChange:
-        """Change a limit while everything runs; every worker follows at once.
-
-        ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
-        each key), or one key (send.tenant=acme). 0 stops the scope, None lifts the cap. Lowering a limit
-        ends no claim. "code" restores the limit that code declares; one key goes back to the limit of
-        its family. A number for a rate is per the rate's own window. With ``version``, CapConflict is
-        raised if the limit has another version by now; without it, the last change holds. Raises
-        InvalidOption, UnknownScope, NothingDeclared.
-        """
-        client, declared = self.client, self.declared.families(queue)
-        return client.run(
-            client.calls.caps.change(
-                queue, scope, limit, declared=declared, version=version, by=by, why=reason
-            )
-        )
-
-    async def set_cap_async(
-        self,
-        queue: str,
-        scope: str,
-        limit: int | Limit | Literal["code"] | None,
-        *,
-        reason: str = "",
-        by: str | None = None,
-        version: int | None = None,
-    ) -> CapChange:
-        """See set_cap."""
-        client, declared = self.async_client(), self.declared.families(queue)
-        return await client.run(
-            client.calls.caps.change(
-                queue, scope, limit, declared=declared, version=version, by=by, why=reason
-            )
-        )
-
-    def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
-        """Return how the scopes of a queue stand: those that have limits, then keys in use, at most ``limit``."""
-        check_whole("limit", limit, 1, LIST_MAX)
-        client = self.client
-        return client.run(client.calls.reads.caps(queue, limit))
-
-    async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
-        """See caps."""
-        check_whole("limit", limit, 1, LIST_MAX)
-        client = self.async_client()
-        return await client.run(client.calls.reads.caps(queue, limit))

@@ -30,10 +30,7 @@ if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _PLAIN_BYTES_MAX: Final = 4096
-"""Up to here, JSON of plain types is known to load again;
-
-longer might hold an integer too long to be read.
-"""
+"""Bytes up to which JSON of plain types surely loads again. Longer JSON might hold an integer too long to be read."""
 
 _REFUSED_KINDS: Final[dict[object, str]] = {
     inspect.Parameter.VAR_POSITIONAL: "takes *{name}: name each argument, or take one list",
@@ -82,7 +79,7 @@ class Arguments:
             for name, parameter in self._signature.parameters.items()
             if parameter.default is not inspect.Parameter.empty
         }
-        """What the function takes for arguments that are left out."""
+        """The values of arguments that are left out."""
 
     def check(self) -> None:
         """Look at the annotations now.
@@ -109,7 +106,7 @@ class Arguments:
         whole = {**self.defaults, **values}
         try:
             return {
-                name: plain(
+                name: plain_value(
                     self._adapter_of(name).dump_python({name: whole[name]})[name]
                     if name in values
                     else whole[name]
@@ -242,7 +239,7 @@ class Arguments:
         try:
             with preparing():
                 adapter = self._make_adapter(self._hints)
-                # What pydantic makes at its first use has a lock, too, which a child would find taken.
+                # Objects that pydantic makes at its first use have locks, too; a child would find them locked.
                 to_json([adapter.serializer.to_json({}, warnings=False).decode(), 1])
                 return adapter
         except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, NameError) as error:
@@ -352,16 +349,16 @@ def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
         raise _invalid(task, problems or {"arguments": _no_json(error)}) from None
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value in plain types, its sets sorted."""
     from pydantic_core import to_jsonable_python
 
     if isinstance(value, dict):
-        return {str(to_jsonable_python(key)): plain(each) for key, each in value.items()}
+        return {str(to_jsonable_python(key)): plain_value(each) for key, each in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted(map(plain, value), key=lambda each: json.dumps(each, sort_keys=True))
+        return sorted(map(plain_value, value), key=lambda each: json.dumps(each, sort_keys=True))
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain_value(each) for each in value]
     return to_jsonable_python(value, bytes_mode="base64")
 
 
@@ -388,7 +385,7 @@ _WORDS: Final = {"missing": "is required", "extra_forbidden": "the task has no s
 
 
 def _problems_of(error: ValueError) -> dict[str, str]:
-    """Say what is wrong, by the place where it is: ``to``, ``rows.3.when``."""
+    """Return the problems by place: ``to``, ``rows.3.when``."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):

@@ -27,7 +27,7 @@ def in_event_loop() -> bool:
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return False
-    return asyncio._get_running_loop() is not None  # noqa: SLF001 - the public one raises if there is none
+    return asyncio._get_running_loop() is not None  # noqa: SLF001 - the public one raises without a loop
 
 
 class Connections:
@@ -38,7 +38,7 @@ class Connections:
         self.prefix = prefix
         self.patience = patience
         self.policies = PolicyCache()
-        """Of tasks whose code is not here, as the queues' workers registered them."""
+        """The policies of tasks whose code is not here, as the queues' workers registered them."""
         self.warns = True
         """Whether to say so when the synchronous client is used in an event loop."""
         self._client: Client | None = None
@@ -80,13 +80,13 @@ class Connections:
         while frame.f_back and frame.f_globals.get("__name__", "").startswith("rq_core."):
             frame = frame.f_back
         logging.getLogger(__name__).warning(
-            "a call that waits for Redis was made in an event loop, at %s:%d: everything else on the loop stands still"
+            "a call that waits for Redis was made in an event loop, at %s:%d: everything else on the loop waits"
             " meanwhile, for seconds if the server is away. Await its twin, such as enqueue_async",
             *(frame.f_code.co_filename, frame.f_lineno),
         )
 
     def make_waiter(self) -> Waiter:
-        """Make what waits for the ends of jobs; nothing is begun yet."""
+        """Make a waiter for the ends of jobs; nothing is begun yet."""
         from rq_core.connections.client import Client
         from rq_core.connections.wait_thread import PATIENCE, Waiter
 
@@ -94,7 +94,7 @@ class Connections:
 
     @property
     def waiter(self) -> Waiter:
-        """What waits for the ends of jobs, for all threads and event loops."""
+        """The waiter for the ends of jobs, of all threads and event loops."""
         if self._waiter is None:
             with preparing():
                 if self._waiter is None:
@@ -136,5 +136,5 @@ class Connections:
         found = self._async_clients.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.close()
-        # Its thread ends by itself: the loop does not stand still for it.
+        # Its thread ends by itself: the loop does not wait for it.
         self._close(join=False)

@@ -1,4 +1,4 @@
-"""A fork waits until what another thread prepares for an app's first use is there.
+"""A fork waits until another thread has prepared an app's first use.
 
 The client, and with it redis-py, is imported when it is first needed. A child that was forked in the middle of that
 would wait for ever, for locks that a thread of its parent had: those of the modules that were being imported among
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-# A lock that a fork takes first, so that no child is made in the middle of what is done under it.
+# A lock that a fork takes first, so that no child is made while another thread works under it.
 
 
 class ForkGate:

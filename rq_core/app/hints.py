@@ -1,4 +1,4 @@
-"""What annotations say of how values travel as JSON."""
+"""Annotations, and whether values of them arrive as they were sent when they travel as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def is_open(hint: Any) -> bool:
 
 
 def change(given: Any, loaded: Any, where: str) -> tuple[str, str] | None:
-    """The first place at which a value is another one when it arrives, and what is to be said of it; None: nowhere."""
+    """Return the first place at which a value differs after it has travelled as JSON, and the difference in words.
+
+    None: the values are equal. ``given`` was sent, ``loaded`` arrives; ``where`` is the place of both.
+    """
     if isinstance(given, dict) and isinstance(loaded, dict) and given.keys() == loaded.keys():
         inside = ((given[key], loaded[key], f"{where}.{printable(str(key))}") for key in given)
     elif type(given) is type(loaded) and isinstance(given, list | tuple):

@@ -1,4 +1,4 @@
-"""How a job is enqueued: what callers may say of it, written once, and what comes of that."""
+"""How a job is enqueued: the options of callers, written once, and the fields that they become."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REMEMBER_S_MIN: float = 0.001
 KEEP_S_MIN: float = 0.001
 """Seconds."""
 KEEP_MS: Final = 3_600_000
-"""How long a result is kept if its task says no more than that."""
+"""How long a result is kept by default."""
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -56,8 +56,8 @@ class EnqueueOptions(TypedDict, total=False):
     other arguments raises IdempotencyMismatch. ``headers`` are small strings that travel beside the arguments, 2
     KiB at most: ``current_job().headers``. ``keep_result`` keeps what the handler returns for so long after the job's
     end, in seconds or a timedelta: ``handle.result()``; True is an hour, False keeps nothing.
-    ``audit_result`` says what the audit log keeps of a kept result: "digest", or "full", the value as it is. An option
-    that is None stays as the task has it.
+    ``audit_result`` says what the audit log keeps of a kept result: "digest", or "full", the value as it is. Options
+    that are left out, or None, stay as the task has them.
     """
 
     delay: Duration | None
@@ -134,25 +134,25 @@ class JobOptions:
     """None leaves it to the task, as the worker has it; this holds for the two above as well."""
     delay_ms: int = 0
     due_ms: int = 0
-    """The instant in its place; 0: there is none."""
+    """The due time, in place of a delay; 0: no due time."""
     id: str | None = None
-    """None makes a new one."""
+    """The job's id; None makes a new one."""
     headers_json: str = ""
     expires_in_ms: int = 0
-    """Its deadline, in ms from when Redis accepts it…"""
+    """The deadline, in ms from when Redis accepts the job; 0: no such deadline."""
     expires_at_ms: int = 0
-    """…or as an instant; 0: there is none."""
+    """The deadline as an instant; 0: no such deadline."""
     unique: Named | None = None
     idempotency_key: str | None = None
-    """What the id is made of, with the task's name; None: of nothing."""
+    """The text from which, with the task's name, the id is made; None: the id is not made of a text."""
     remember_ms: int = 0
     """How long the id is remembered from the first call on; 0: while its job is alive."""
     keep_ms: int = 0
     """How long its result is kept after its end; 0: it is not."""
     audit_result: str = DIGEST
-    """What the log keeps of a kept result: digest, or full, the value as well."""
+    """The part of a kept result that the log keeps: its digest, or (full) the value as well."""
     ties: str = field(init=False, default="")
-    """What such a job has to end besides itself, as :func:`rq_core.model.job.ties_of` says it."""
+    """The things that end with such a job (a name, a result, …), as :func:`rq_core.model.job.ties_of` writes them."""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -210,13 +210,13 @@ class JobOptions:
         return changed
 
     def registered(self) -> dict[str, Any]:
-        """Return what differs from the defaults, for producers that do not have the task's code."""
+        """Return the options that differ from the defaults, for producers that do not have the task's code."""
         usual = JobOptions(self.queue)
         facts = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in facts.items() if value != getattr(usual, name)}
 
     def _identity(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Take what callers say of the job's id, and return the fields that say it."""
+        """Return the fields for the options of callers that concern the job's id."""
         if not given.keys() & {"id", "idempotency_key", "remember"}:
             return {}
         from rq_core.model.idempotency import WINDOW_MS, check_key

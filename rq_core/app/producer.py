@@ -1,6 +1,6 @@
-"""What enqueues an app's jobs: its server and clients, and how a job is put together.
+"""The part of an app that enqueues its jobs: its server and clients, and how a job is put together.
 
-Tasks, handles and jobs by name need this of an app, and nothing else.
+Tasks, handles and jobs by name need this part of an app, and nothing else.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MAX_PAYLOAD: Final = 1024 * 1024
 AUDIT_EXAMPLE: Final = "sqlite:///audit.db"
 
 AuditPayload = Literal["digest", "full"]
-"""What the log keeps of a job's arguments."""
+"""The part of a job's arguments that the log keeps."""
 
 
 def spec_max(audit_payload: str) -> int:
-    """Up to how many bytes of a job its event keeps. Raises InvalidOption."""
+    """Return the most bytes of a job that its event keeps. Raises InvalidOption."""
     if audit_payload not in AUDIT_PAYLOADS:
         raise InvalidOption.of(
             "audit_payload", audit_payload, f"must be one of {', '.join(AUDIT_PAYLOADS)}"
@@ -46,7 +46,7 @@ def spec_max(audit_payload: str) -> int:
 
 
 def _check_patience(patience: object) -> None:
-    """Raise InvalidOption for what is no Patience, or not made of seconds."""
+    """Raise InvalidOption for a value that is not a Patience of seconds."""
     if patience is None:
         return
     if not isinstance(patience, Patience):
@@ -57,7 +57,7 @@ def _check_patience(patience: object) -> None:
 
 
 def _checked(ids: Callable[[], str]) -> Callable[[], str]:
-    """The maker of ids that a caller gave. What it makes is held to the rule for names. Raises InvalidOption."""
+    """Return the function ``ids`` with a check of the names that it makes. Raises InvalidOption."""
     given: object = ids
     if not callable(given):
         must = "must be a function that takes nothing and returns a job's id"
@@ -66,7 +66,7 @@ def _checked(ids: Callable[[], str]) -> Callable[[], str]:
 
 
 class Producer:
-    """What enqueues jobs. Threads may share one. For the arguments see :class:`rq_core.App`."""
+    """The part of an app that enqueues jobs. Threads may share one. For the arguments see :class:`rq_core.App`."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class Producer:
         self._make_id = JobIds() if ids is None else _checked(ids)
         self._spec_max = spec_max(audit_payload)
         self._spec_max_of: dict[str, int] = {}
-        """Of queues that say otherwise."""
+        """The same number of queues that override it."""
         self.declared = Declared()
-        """What the code says of caps, rates and fairness."""
+        """The caps, rates, fairness and settings that the code declares."""
         self.surroundings = Surroundings()
-        """What workers put around its handlers."""
+        """The context managers and dependencies that workers put around its handlers."""
 
     def new_job(
         self,
@@ -132,7 +132,7 @@ class Producer:
         )  # fmt: skip
 
     def returned_of(self, task: str | None) -> Returned | None:  # noqa: ARG002 - an app has tasks
-        """What the task of this name returns; None if its code is not here."""
+        """Return the result type of the task of this name; None if its code is not here."""
         return None
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:

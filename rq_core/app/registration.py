@@ -1,4 +1,4 @@
-"""How a function becomes a task of an app, and what is refused."""
+"""How a function becomes a task of an app, and which functions are refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.arguments import Arguments
-from rq_core.app.handlers.depends import dependencies_of, steps_of
+from rq_core.app.handlers.depends import dependencies_of, planned_steps
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.limits.caps import Cap, Rate
 from rq_core.app.options import JobOptions
@@ -53,7 +53,7 @@ def make_task(
     _check_aliases(name, aliases, known, caps)
     is_async = _is_async(function)
     producer.surroundings.check(name, is_async=is_async)
-    steps = steps_of(name, dependencies_of(name, function), is_async=is_async)
+    steps = planned_steps(name, dependencies_of(name, function), is_async=is_async)
     arguments = Arguments(name, function, injected=steps.keys())
     # Checked before the caps are noted: a task that is refused leaves no trace.
     options.profile(name)
@@ -146,7 +146,7 @@ def check_unique(
 
 
 def check_isolation(isolation: object, max_memory: object) -> None:
-    """Raises InvalidOption for what isolation cannot be, or give."""
+    """Raise InvalidOption for an invalid isolation or max_memory, or a max_memory without isolation."""
     if isolation not in (None, "process"):
         raise InvalidOption.of("isolation", isolation, 'must be "process" or None')
     if max_memory is None:

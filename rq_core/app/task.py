@@ -40,7 +40,7 @@ _ELSEWHERE: Final = {
     "delay": _ENQUEUE, "send": _ENQUEUE, "defer": _ENQUEUE, "kiq": _ENQUEUE,
     "apply_async": _OPTIONS, "send_with_options": _OPTIONS, "configure": _OPTIONS, "schedule": _OPTIONS,
 }  # fmt: skip
-"""What other queues call what a task does, by name."""
+"""The methods of other libraries' tasks, by name, with the method to use here."""
 _NO_STEPS: Final[Mapping[str, Step]] = MappingProxyType({})
 
 
@@ -64,7 +64,7 @@ class PreparedTask(Generic[P, R]):
         self.returned = returned
         self.options = options
         self.placing = app.declared.placing(name, options.queue)
-        """How its jobs get their lane."""
+        """The placing, by which its jobs get their lanes."""
         self._profile = options.profile(name)
         app.declared.check_queue(name, options.queue)
         self.placing.check_delay(options.delay_ms, options.due_ms)
@@ -72,7 +72,7 @@ class PreparedTask(Generic[P, R]):
     if not TYPE_CHECKING:  # Type checkers know what a task has.
 
         def __getattr__(self, name: str) -> Any:
-            """Say what another queue's name for it is called here."""
+            """Name the method here in the error for another library's name."""
             hint = _ELSEWHERE.get(name)
             words = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(f"{words}: {hint}" if hint else words, name=name, obj=self)
@@ -159,7 +159,7 @@ class Task(PreparedTask[P, R]):
         self.isolation = isolation
         self.max_memory = max_memory
         self.steps = steps
-        """What its dependencies are made by, by parameter; usually none."""
+        """The providers of its dependencies, by parameter; usually empty."""
         self.aliases = aliases
         """Other names whose jobs it runs."""
         functools.update_wrapper(self, function)
@@ -168,7 +168,7 @@ class Task(PreparedTask[P, R]):
         return f"<task {self.name} of queue {self.options.queue}>"
 
     def lane_of_claim(self, queue: str, lane: str, values: Mapping[str, Any]) -> str | None:
-        """The lane that a job claimed from this one belongs into; None if it is in the right one."""
+        """Return the lane that a job claimed from ``lane`` belongs into; None if ``lane`` is the right one."""
         placing = self.placing
         if queue != self.options.queue:
             placing = self.app.declared.placing(self.name, queue)
@@ -201,18 +201,18 @@ class AsyncTask(Task[P, R]):
         return result
 
 
-def find(module: str, name: str) -> object:
-    """What a module has under a name; None if there is no such thing."""
+def module_attribute(module: str, name: str) -> object:
+    """Import a module and return its attribute ``name``, which may have dots; None without such an attribute."""
     found: object = sys.modules.get(module) or importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
 
 
-def place_of(task: Task[Any, Any]) -> tuple[str, str]:
-    """Where a process of its own finds the task: module and name in it. Raises InvalidTask."""
+def import_place(task: Task[Any, Any]) -> tuple[str, str]:
+    """Return the module and the name by which another process can import the task. Raises InvalidTask."""
     place = task.function.__module__, task.function.__qualname__
-    if find(*place) is not task:
+    if module_attribute(*place) is not task:
         raise InvalidTask(
             task=task.name,
             why='isolation="process" needs a function at the top of a module, under its own name',

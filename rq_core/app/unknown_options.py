@@ -1,4 +1,4 @@
-"""The error for an option that there is not: it names the one that was meant, and those that there are."""
+"""The error for an unknown option: it names the option that was meant, and all options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_POLICIES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("delay", "countdown", "interval"), "base=…"),
     "max_delay": "maximum=…",
 }
-"""What other queues call an option of RetryPolicy, by name, and what to write here."""
+"""The options of other libraries' retry policies, by name, with the option of RetryPolicy to write here."""
 OF_JOBS: Final[Mapping[str, str]] = {
     **_OF_BOTH,
     **dict.fromkeys(("retries", "max_retries", "max_tries", "retry"), _ATTEMPTS),
@@ -38,7 +38,7 @@ OF_JOBS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("task_id", "job_id", "_job_id", "message_id"), "id=…"),
     **dict.fromkeys(("ttl", "expire", "max_age"), "expires=…"),
 }
-"""The same of a job's options."""
+"""The same for options of jobs."""
 OF_TASKS: Final[Mapping[str, str]] = {
     **_OF_BOTH,
     **{
@@ -47,11 +47,11 @@ OF_TASKS: Final[Mapping[str, str]] = {
     },
     "queue_name": "queue=…",
 }
-"""The same of a task's options."""
+"""The same for options of tasks."""
 
 
 def naming_options(what: str, meant: Mapping[str, str]) -> Callable[[F], F]:
-    """Let a method refuse an option that it does not have with the one that is meant, and with those that it has."""
+    """Let a method refuse an unknown option with an error that names the option that is meant, and all options."""
 
     def decorate(function: F) -> F:
         _, *others = inspect.signature(function).parameters.values()
@@ -72,7 +72,7 @@ def naming_options(what: str, meant: Mapping[str, str]) -> Callable[[F], F]:
 def unexpected(
     what: str, given: str, known: Collection[str], meant: Mapping[str, str], whose: str
 ) -> TypeError:
-    """The error for the option ``given`` of ``what``, whose options are ``known``."""
+    """Return the error for the option ``given`` of ``what``, whose options are ``known``."""
     write = meant.get(given, "")
     hint = f" (write {write})" if write.partition("=")[0] in known else ""
     return TypeError(

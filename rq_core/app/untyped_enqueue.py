@@ -56,12 +56,12 @@ class Draft:
         self._options = defaults.changed(queue=queue, **options)
         self._profile = self._options.profile(task)
         self._name = ""
-        # Without the task's code, what is left out and what it is typed as is not known: such calls are not compared.
+        # Without the task's code, its defaults and types are unknown: such calls are not compared.
         self._call = "=" if self._options.remember_ms else ""
         self._values: Mapping[str, Any] | None = None
-        """Of the arguments, as Placing.lane takes them; None until they are wanted."""
+        """The values of the arguments, as Placing.lane takes them; None until they are needed."""
         self.placing: Placing | None
-        """How the job gets its lane; None if the queue must be asked for its policy (see read)."""
+        """The placing, by which the job gets its lane; None: the queue must be asked for its policy (see read)."""
         given = {} if args is None else args
         if known is None:
             self._args_json = dump_untyped(task, given)
@@ -109,8 +109,8 @@ class Draft:
         )
 
     def _named(self, naming: Naming, key: str | None) -> JobOptions:
-        """Give the job its name, as the queue's workers would. Returns its options with what belongs to that. Raises
-        InvalidOption, or KeyNeeded if a function makes the name's value, and ``key`` is None."""
+        """Give the job its name, as the queue's workers would, and return its options with that name's ties. Raises
+        InvalidOption, or KeyNeeded if a function makes the name's value and no ``key`` was given."""
         given = self._options
         if naming.function and key is None:
             raise KeyNeeded(task=self._task, queue=given.queue, family=NAME_KEY)

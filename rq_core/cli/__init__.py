@@ -8,7 +8,7 @@ rich) is imported in the command that needs it, so that ``--help`` stays quick.
 from __future__ import annotations
 
 OWN_PROCESS = "own process"
-"""What click's context holds where the process ends with the command; tests call commands within their own."""
+"""The object in click's context when the process ends with the command; tests call commands in their own process."""
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ WORD_MAX: Final = 24
 CUT_MIN: Final = 12
 """Characters that are left at least of a cell that is cut, before a column is left out."""
 _BETWEEN: Final = 3
-"""What each column but the first takes besides its cells; the first takes one less."""
+"""Characters that each column but the first takes beside its cells; the first takes one less."""
 
 
 class Column(NamedTuple):
@@ -25,7 +25,7 @@ class Column(NamedTuple):
     title: str
     cells: Sequence[str]
     right: bool = False
-    """Whether they stand at the right, as numbers do."""
+    """Whether the cells are aligned to the right, as numbers are."""
     whole: bool = False
     """Whether no cell is folded or cut, however long it is."""
     cut: bool = False
@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
     @property
     def most(self) -> int:
-        """How wide the widest cell is."""
+        """The width of the widest cell."""
         from rich.cells import cell_len
 
         return max(map(cell_len, (self.title, *self.cells)))

@@ -1,4 +1,4 @@
-"""Groups of commands, and those whose commands are imported when they are used, and not to be listed."""
+"""Groups of commands, and groups whose commands are imported when they are used, but not to list them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 import click
 
 Commands = Mapping[str, tuple[str, str]]
-"""Name → where it is defined (module:attribute), and the first sentence of what it says of itself; in the order of
-use."""
+"""Name → place of its definition (module:attribute), and the first sentence of its help; in the order of use."""
 
 
 class CommandGroup(click.Group):
-    """Commands that have all options: the group has none, and says where one belongs that stands before the command."""
+    """Commands that have all options: the group has none. It says where an option belongs that is before a command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before the command. Raises UsageError for an option that belongs behind it."""
+        """Parse the words before the command. Raises UsageError for an option that belongs behind it."""
         words = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -28,7 +27,7 @@ class CommandGroup(click.Group):
             raise
 
     def _takes(self, ctx: click.Context, words: Sequence[str], option: str) -> str:
-        """Return the command among these words that has the option; empty if there is none."""
+        """Return the command among these words if it has the option; else empty."""
         command: click.Command | None = self
         path = [ctx.command_path]
         for word in words:
@@ -69,7 +68,7 @@ class LazyGroup(CommandGroup):
         return found
 
     def says(self, ctx: click.Context, name: str) -> str:  # noqa: ARG002 - a subclass imports with it
-        """Return what the list of commands says of one."""
+        """Return the sentence about a command in the list of commands."""
         return self._places[name][1]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,4 +1,4 @@
-"""What several commands have in common: options, the client, the queues that there are."""
+"""The common parts of several commands: options, the client, the queues that exist."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNSENT_S: Final = 0.5
-"""How long a command waits for a server that is not there; a person is waiting for it."""
+"""Seconds for which a command waits for a server that is not there; a person is waiting for it."""
 UNKNOWN_S: Final = 30.0
-"""How long a command waits for an answer that got lost."""
+"""Seconds for which a command waits for an answer that got lost."""
 LIST_MAX: Final = 1_000_000_000
-"""Most that a command lists; what is far beyond is no number for Redis or a database."""
+"""Most entries that a command lists; a far larger number is invalid for Redis or a database."""
 
 
 def server_options(function: F) -> F:
@@ -79,7 +79,7 @@ def audit_url_option(says: str) -> Callable[[F], F]:
 
 
 def wait_option(seconds: float, says: str) -> Callable[[F], F]:
-    """``--wait``: how long a command waits for the mirror, by default so many seconds."""
+    """``--wait``: how long a command waits for the mirror, by default ``seconds``."""
     return click.option(
         "--wait", "wait_s", type=click.FloatRange(min=0), default=seconds, show_default=True, metavar="SECONDS",
         help=says,
@@ -180,18 +180,19 @@ def connect(redis_url: str, prefix: str) -> Client:
     )
 
 
-def known_queues(client: Client, *given: str | None, told: bool = False) -> list[str]:
+def known_queues(client: Client, *given: str | None, warned: bool = False) -> list[str]:
     """Return the queues given (None is no queue), or all that the user may read if none is. Raises UnknownQueue, or
     InvalidName.
 
-    What can name no queue is told on standard error, unless it was ``told``; so is what the user may not read.
+    Entries of the list that cannot name a queue are reported on standard error, unless the caller has ``warned`` of
+    them; so are queues that the user may not read.
     """
     queues = [queue for queue in given if queue is not None]
     for queue in queues:
         check_name("queue", queue)
     listed = client.run(client.calls.reads.listed())
     known = listed.queues
-    if listed.strays and not told:
+    if listed.strays and not warned:
         say(f"rq-core: {listed.complaint}", err=True)
     for queue in queues:
         # The list lies outside the queue's own slot, so it may lag behind.

@@ -1,7 +1,7 @@
-"""The group of all commands: what there is, imported when used, and how errors are told.
+"""The group of all commands, which are imported when they are used, and the lines for errors.
 
 An error is one line on standard error, ``rq-core: …``. A traceback means a bug, in rq-core or in
-the code that it was told to import.
+the code that it imports.
 """
 
 from __future__ import annotations
@@ -23,29 +23,32 @@ COMMANDS: Final[Commands] = {
     "worker": ("worker:worker", "Run the jobs of an app's tasks."),
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
     "queues": ("lists:queues", "Show the queues and how many jobs they have."),
-    "job": ("job:job", "Show where a job stands, and what it waits for."),
-    "result": ("result:result", "Show how a job ended, and what its handler returned."),
+    "job": ("job:job", "Show a job's state, and what it waits for."),
+    "result": ("result:result", "Show the outcome of a job, and its result."),
     "jobs": (
         "lists:jobs",
-        "List a queue's jobs, and name those of whose task no live worker has told.",
+        "List a queue's jobs, and mark those whose task no live worker has.",
     ),
     "unique": ("lists:unique", "Show which jobs hold the names of unique jobs."),
     "dead": ("lists:dead", "Show the jobs that died last, and why."),
     "cancel": ("change:cancel", "Cancel jobs."),
     "edit": ("change:edit", "Change the priority, the due time or the deadline of jobs that wait."),
     "requeue": ("change:requeue", "Give dead jobs another life."),
-    "prune": ("change:prune", "Remove dead jobs."),
-    "pause": ("change:pause", "Let a queue give out no jobs."),
+    "prune": ("change:prune_command", "Remove dead jobs."),
+    "pause": ("change:pause_command", "Let a queue give out no jobs."),
     "resume": ("change:resume", "Let a paused queue give out jobs again."),
     "set": ("change:change_settings", "Show or change a queue's settings."),
     "queue": ("queue:queue", "Delete a queue."),
     "cap": ("change:cap", "Change how many jobs may run, of a queue, a task or a key."),
     "caps": ("lists:caps", "Show what limits a queue's jobs, and how many wait for it."),
     "workers": ("lists:workers", "Show the workers, and which code each runs."),
-    "top": ("top:top", "Show how the queues stand and what is wrong with them, again and again."),
-    "metrics": ("metrics:metrics", "Show Prometheus how the queues stand."),
+    "top": (
+        "top:top",
+        "Show the state of the queues and what is wrong with them, again and again.",
+    ),
+    "metrics": ("metrics:metrics", "Serve the state of the queues to Prometheus."),
     "health": ("health:health", "Say whether the workers of this machine work."),
-    "doctor": ("doctor:doctor", "Compare queues with their logs; mend what differs."),
+    "doctor": ("doctor:doctor", "Compare queues with their logs; mend differences."),
     "acl": ("acl:acl", "Print the Redis user with exactly the rights of a role."),
     "server": (
         "server:server",
@@ -126,7 +129,7 @@ class Root(LazyGroup):
             where = f"{error.filename}: " if error.filename else ""
             return _tell(f"{where}{error.strerror or error}", 1)
         except Exception as error:
-            # What a plugin's database says is the plugin's to tell, as an RqCoreError.
+            # A plugin must make an RqCoreError of its database's errors.
             if type(error).__module__.partition(".")[0] != "redis":
                 raise
             return _tell(f"Redis refuses: {error}", 1)

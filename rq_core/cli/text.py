@@ -44,8 +44,8 @@ def print_table(
     drop: Sequence[str] = (),
     right: Collection[str] = (),
 ) -> None:
-    """Print rows under their heads; numbers, and the columns named in ``right``, to the right. ``empty`` is said when
-    there are none.
+    """Print rows under their heads; numbers, and the columns named in ``right``, to the right. ``empty`` is
+    printed if there are no rows.
 
     On a narrow terminal the columns named in ``drop`` are left out, in this order, until no word of the others is
     broken, and a line names them: only for commands with --json, which prints all. Those named in ``whole`` are never
@@ -86,7 +86,7 @@ def print_records(
     whole: Collection[str] = (),
 ) -> None:
     """Print rows as a table whose last column is prose. On a terminal where that would be a narrow strip, print each
-    row as a few lines: what stands under the first head, the others with their heads, and the prose."""
+    row as a few lines: the cell of the first head, the others with their heads, and the prose."""
     import textwrap
 
     width = terminal().width

@@ -1,4 +1,4 @@
-"""Bytes to a server and back: one Redis, a Cluster, or what Sentinel calls the primary.
+"""Bytes to a server and back: one Redis, a Cluster, or the primary that Sentinel names.
 
 It owns sockets, pools, routing by slot, and the two clients that drive the plans of :mod:`rq_core.protocol`. It
 decides nothing about jobs.

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
-from rq_core.connections.connection_options import named
-from rq_core.connections.open import open_async_wire
+from rq_core.connections.connection_options import shown_url
+from rq_core.connections.open import open_async_transport
 from rq_core.connections.shared_enqueues import SharedEnqueues, Through
-from rq_core.connections.transport import AsyncWire
+from rq_core.connections.transport import AsyncTransport
 from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
@@ -34,14 +34,14 @@ class AsyncClient:
         prefix: str = DEFAULT_PREFIX,
         name: str | None = None,
         patience: Patience | None = None,
-        wire: AsyncWire | None = None,
+        transport: AsyncTransport | None = None,
         calls: Operations | None = None,
     ) -> None:
-        self.url = url = named(url)
+        self.url = url = shown_url(url)
         self.calls = calls or Operations(
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )
-        self._wire = wire or open_async_wire(url, patience=patience)
+        self._transport = transport or open_async_transport(url, patience=patience)
         self.shared = SharedEnqueues(
             self.calls.enqueue,
             lambda call, through: self._drive(self.calls.delivery.call(call), through=through),
@@ -50,11 +50,11 @@ class AsyncClient:
     @property
     def one_slot(self) -> bool:
         """Whether it can wait for one queue at a time only, as in a cluster."""
-        return self._wire.one_slot
+        return self._transport.one_slot
 
     @property
     def prefix(self) -> str:
-        """What its keys begin with."""
+        """The beginning of its key names."""
         return self.calls.delivery.prefix
 
     async def run(self, what: Plan[T] | Call[T]) -> T:
@@ -70,7 +70,7 @@ class AsyncClient:
         (call,) = calls
         begun = delivery.begin(call)
         try:
-            replies = await self._wire.exchange((begun.command,))
+            replies = await self._transport.exchange((begun.command,))
             (reply,) = replies
             if type(reply) is list and reply[0] == "ok":
                 return [call.parse(reply[1:])]
@@ -83,8 +83,8 @@ class AsyncClient:
     async def _drive(
         self, plan: Plan[T], reply: Any = None, *, through: Through | None = None
     ) -> T:
-        """``reply``: to what the plan has asked for, if it has been begun. ``through`` takes each step, and what would
-        carry it out."""
+        """Drive a plan to its end. ``reply`` answers the plan's first step, if it was carried out already. ``through``
+        carries out each step, with the function that would do so."""
         while True:
             try:
                 step = plan.send(reply)
@@ -107,14 +107,14 @@ class AsyncClient:
 
     async def _carry_out(self, step: Send | Pause) -> Any:
         if isinstance(step, Send):
-            return await self._wire.exchange(*step)
+            return await self._transport.exchange(*step)
         await asyncio.sleep(step.seconds)
         return None
 
     async def close(self) -> None:
         """Wait for enqueues under way, then close all connections."""
         await self.shared.end()
-        await self._wire.close()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -123,7 +123,7 @@ class AsyncClient:
         await self.close()
 
     async def enqueue_one(self, job: NewJob) -> Accepted:
-        """Enqueue one job, together with others that are enqueued at the same time. Returns what became of this one.
+        """Enqueue one job, together with others that are enqueued at the same time. Returns the outcome of this one.
 
         A few calls are under way at once; jobs that come meanwhile share the next. An error of a shared call is
         raised to each of its callers. A job whose caller is cancelled before its call was sent is not enqueued.
@@ -148,7 +148,7 @@ class AsyncClient:
                 on_token(names[found[0]])
 
         command = ["BLPOP", *names, max(seconds, 0.001)]
-        found = await self._wire.block(command, seconds, hear)
+        found = await self._transport.block(command, seconds, hear)
         return names[found[0]] if found else None
 
     async def return_token(self, queue: str) -> None:

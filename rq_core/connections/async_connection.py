@@ -1,7 +1,7 @@
 """One connection of an event loop: bytes out, replies in. redis-py makes it; then this is its protocol.
 
-What comes is read where the loop hands it over, and the one who waits is woken when all replies are there. Streams
-would wake him for each piece, and a timeout of its own for each exchange costs as much as the exchange.
+Bytes are read where the loop hands them over, and the task that waits is woken when all replies are there. Streams
+would wake the task for each piece, and a timeout of its own for each exchange costs as much as the exchange.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rq_core.connections.connection import (
 )
 
 
-class AsyncLine(asyncio.Protocol):
+class AsyncConnection(asyncio.Protocol):
     """A connection to one server. One task at a time may use it."""
 
     def __init__(self, source: Any) -> None:
@@ -32,19 +32,19 @@ class AsyncLine(asyncio.Protocol):
         self._made = source.connection_class(**source.connection_kwargs)
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """See Line."""
+        """See Connection."""
         self._transport: asyncio.Transport | None = None
         self._streams: asyncio.BaseProtocol | None = None
-        """redis-py's own protocol, which is told of the end: its connection waits for that."""
+        """redis-py's own protocol, which is notified of the end: its connection waits for that."""
         self._loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set when it connects
         self._reader: Any = None
         self._answer: asyncio.Future[None] | None = None
-        """Of the exchange that is under way."""
+        """The future of the exchange that is under way."""
         self._missing = 0
         """Replies that it still waits for."""
         self._hear: Callable[[Any], None] | None = None
         self.replies: list[Any] = []
-        """Those of the last exchange that have come."""
+        """The replies of the last exchange that have come."""
         self._within = 0.0
         self._deadline = 0.0
         """When the next reply is overdue, on the loop's clock."""
@@ -57,11 +57,11 @@ class AsyncLine(asyncio.Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """See Line.address."""
+        """See Connection.address."""
         return self._made.host, self._made.port
 
     async def connect(self, within: float | None = None) -> None:
-        """See Line.connect."""
+        """See Connection.connect."""
         await self.drop()
         seconds = soonest(self._connect_within, within)
         try:
@@ -85,7 +85,7 @@ class AsyncLine(asyncio.Protocol):
 
     async def _check_protocol(self, error: Exception) -> None:
         if not self._has_spoken:
-            await tls_probe.check_async(self._made, error)
+            await tls_probe.check_tls_async(self._made, error)
 
     async def disconnect(self) -> None:
         """End the connection, and wait until that is done. An exchange under way fails. It can be connected again."""
@@ -108,14 +108,15 @@ class AsyncLine(asyncio.Protocol):
         within: float,
         hear: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[None]:
-        """Send, and have so many replies put into ``replies``, an error as a ReplyError in its place.
+        """Send, and have ``count`` replies put into ``replies``; an error becomes a ReplyError in its place.
 
         The future is done when all are there. Its awaiter goes on in the next round of the loop; ``hear`` is
         called at once, with the last reply. It raises OSError (TimeoutError if none came for ``within`` seconds),
-        or EOFError if the server has ended the connection. A caller that stops waiting must drop the line.
+        or EOFError if the server has ended the connection. A caller that stops waiting must drop the
+        connection.
         """
         assert self._transport is not None
-        assert self._answer is None, "an exchange is under way on this line"
+        assert self._answer is None, "an exchange is under way on this connection"
         loop = self._loop
         self.replies = []
         self._missing, self._hear = count, hear
@@ -162,7 +163,7 @@ class AsyncLine(asyncio.Protocol):
             self._deadline = self._loop.time() + self._within
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the caller that waits for a reply."""
+        """Notify the caller that waits for a reply."""
         if self._streams is not None:
             self._streams.connection_lost(error)
         self._fail(error or EOFError("the server closed the connection"))

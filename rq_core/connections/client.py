@@ -1,5 +1,5 @@
 """The synchronous client: drives the plans of :mod:`rq_core.protocol.operations` over a
-:class:`rq_core.connections.transport.Wire`.
+:class:`rq_core.connections.transport.Transport`.
 
     client = Client("redis://localhost:6379/0")
     client.run(client.calls.enqueue.many([NewJob(...)]))
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, TypeVar
 
-from rq_core.connections.connection import Line
-from rq_core.connections.connection_options import named
-from rq_core.connections.open import open_wire
-from rq_core.connections.transport import Wire
+from rq_core.connections.connection import Connection
+from rq_core.connections.connection_options import shown_url
+from rq_core.connections.open import open_transport
+from rq_core.connections.transport import Transport
 from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
@@ -28,7 +28,7 @@ from rq_core.protocol.engine.plan import Call, Patience, Plan, Send
 from rq_core.protocol.operations import Operations
 
 T = TypeVar("T")
-L = TypeVar("L", bound=Line)
+L = TypeVar("L", bound=Connection)
 
 POLL_EVERY_S: Final = 0.1
 """Seconds between two looks at streams for which no server can wait at once."""
@@ -47,20 +47,20 @@ class Client:
         prefix: str = DEFAULT_PREFIX,
         name: str | None = None,
         patience: Patience | None = None,
-        wire: Wire | None = None,
+        transport: Transport | None = None,
         calls: Operations | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.url = url = named(url)
+        self.url = url = shown_url(url)
         self.calls = calls or Operations(
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )
-        self._wire = wire or open_wire(url, patience=patience)
+        self._transport = transport or open_transport(url, patience=patience)
         self._sleep = sleep
 
     @property
     def prefix(self) -> str:
-        """What its keys begin with."""
+        """The beginning of its key names."""
         return self.calls.delivery.prefix
 
     def run(self, what: Plan[T] | Call[T]) -> T:
@@ -68,13 +68,13 @@ class Client:
         return self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
 
     def enqueue_one(self, job: NewJob) -> Accepted:
-        """Enqueue one job, and return what became of it. Raises what ``run`` of that call would."""
+        """Enqueue one job, and return its outcome. Raises the errors of ``run``."""
         single = self.calls.single
         begun = single.begin(job)
         if begun is None:
             return self._drive(self.calls.enqueue.one(job))
         try:
-            replies = self._wire.exchange((begun.command,))
+            replies = self._transport.exchange((begun.command,))
             if replies == ACCEPTED:
                 return Accepted((job.id,))
             rest = single.rest(job, begun)
@@ -84,7 +84,7 @@ class Client:
             single.end(job, begun)
 
     def _drive(self, plan: Plan[T], reply: Any = None) -> T:
-        """``reply``: to what the plan has asked for, if it has been begun."""
+        """Drive a plan to its end. ``reply`` answers the plan's first step, if it was carried out already."""
         while True:
             try:
                 step = plan.send(reply)
@@ -96,7 +96,7 @@ class Client:
                 raise
             try:
                 if isinstance(step, Send):
-                    reply = self._wire.exchange(*step)
+                    reply = self._transport.exchange(*step)
                 else:
                     self._sleep(step.seconds)
                     reply = None
@@ -108,21 +108,22 @@ class Client:
                 raise
 
     def place(self, queue: str) -> object:
-        """Which of its servers has a queue, as far as is known: equal for queues whose calls should travel together."""
-        return self._wire.place(queue_keys(queue, self.prefix)("meta"))
+        """Return which of its servers has a queue, as far as is known: equal for queues whose calls should travel
+        together."""
+        return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 
-    def new_line(self, queue: str, kind: Callable[[Any], L]) -> L | None:
+    def new_connection(self, queue: str, kind: Callable[[Any], L]) -> L | None:
         """A connection of its own to the server that has a queue; it connects to nothing yet. None: which server that
         is is not known yet."""
-        return self._wire.new_line(queue_keys(queue, self.prefix)("meta"), kind)
+        return self._transport.new_connection(queue_keys(queue, self.prefix)("meta"), kind)
 
-    def is_current(self, line: Line) -> bool:
+    def is_current(self, connection: Connection) -> bool:
         """Whether a connection leads to where a new one would."""
-        return self._wire.is_current(line)
+        return self._transport.is_current(connection)
 
     def close(self) -> None:
         """Close all connections."""
-        self._wire.close()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -131,27 +132,27 @@ class Client:
         self.close()
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """The queues whose outbox has an entry after ``last`` (queue → outbox id), as soon as one has or after
-        ``seconds``. Raises Unsent, Lost or ReplyError of rq_core.protocol.operations."""
+        """Wait until an outbox has an entry after ``last`` (queue → outbox id), or ``seconds`` are over. Return the
+        queues with such an entry. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
         prefix = self.prefix
         names = {queue_keys(queue, prefix)("outbox"): queue for queue in last}
-        if self._wire.one_slot and len(names) > 1:
+        if self._transport.one_slot and len(names) > 1:
             return self._poll_outbox(names, last, seconds)
         command = [
             "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", *names, *last.values(),
         ]  # fmt: skip
-        found = self._wire.block(command, seconds)
+        found = self._transport.block(command, seconds)
         return {names[name] for name, _ in found or ()}
 
     def _poll_outbox(
         self, names: Mapping[str, str], last: Mapping[str, str], seconds: float
     ) -> set[str]:
-        """The same by looking again and again, for streams of which no server has all. Those that a server does not
-        answer for have no news; raises what is wrong if none answers."""
+        """Do the same by looking again and again, for streams that are on several servers. Streams whose server does
+        not answer count as without news; raises the error if no server answers."""
         commands = [["XREAD", "COUNT", 1, "STREAMS", name, last[q]] for name, q in names.items()]
         deadline = time.monotonic() + seconds
         while True:
-            replies = self._wire.exchange(commands)
+            replies = self._transport.exchange(commands)
             answers = [reply for reply in replies if not isinstance(reply, Exception)]
             if not answers:
                 raise replies[0]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from rq_core.connections.connection import CONNECT_TIMEOUT_S, Line
+from rq_core.connections.connection import CONNECT_TIMEOUT_S, Connection
 from rq_core.connections.routing import (
     BRIEF,
     REDIRECTS_MAX,
@@ -26,14 +26,20 @@ from rq_core.connections.routing import (
     Routing,
     Steps,
 )
-from rq_core.connections.transport import SOCKET_TIMEOUT_S, AsyncPoolWire, Hear, Meanwhile, PoolWire
+from rq_core.connections.transport import (
+    SOCKET_TIMEOUT_S,
+    AsyncPoolTransport,
+    Hear,
+    Meanwhile,
+    PoolTransport,
+)
 from rq_core.errors import InvalidOption
 from rq_core.model.lib.url import SCHEMES, check_password
 from rq_core.protocol.engine.plan import Lost, Patience, ReplyError, Unsent
 
 T = TypeVar("T")
-L = TypeVar("L", bound=Line)
-W = TypeVar("W", PoolWire, AsyncPoolWire)
+L = TypeVar("L", bound=Connection)
+W = TypeVar("W", PoolTransport, AsyncPoolTransport)
 
 DEFAULT_PORT: Final = 6379
 NODE_CONNECTS_S: Final = 1.5
@@ -42,7 +48,7 @@ primary by now."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:
-    """The nodes that a URL names. Raises InvalidOption."""
+    """Return the nodes that a URL names. Raises InvalidOption."""
     check_password(url)
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
@@ -54,7 +60,7 @@ def seeds_of(url: str) -> tuple[Node, ...]:
 
 
 def _seed(text: str) -> Node:
-    # An IPv6 address stands in brackets.
+    # An IPv6 address is written in brackets.
     host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not (host or port):
         raise ValueError(text)
@@ -66,7 +72,7 @@ def _seed(text: str) -> Node:
 
 
 class _Nodes(Generic[W]):
-    """A wire for each node of a cluster, made when it is first needed."""
+    """A transport for each node of a cluster, made when it is first needed."""
 
     one_slot = True
 
@@ -77,14 +83,14 @@ class _Nodes(Generic[W]):
         answer_within: float = SOCKET_TIMEOUT_S,
         connect_within: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """See PoolWire."""
+        """See PoolTransport."""
         self._url = url
         self._connect_within = connect_within
         self._bounds = {
             "answer_within": answer_within,
             "connect_within": min(connect_within, NODE_CONNECTS_S),
         }
-        self._wires: dict[Node, W] = {}
+        self._transports: dict[Node, W] = {}
         seeds = seeds_of(url)
         self._routing = Routing(seeds)
         # What is wrong with the URL shows here, not at the first command.
@@ -92,12 +98,12 @@ class _Nodes(Generic[W]):
             self._to(seed)
 
     def place(self, key: str) -> object:
-        """See Wire.place."""
+        """See Transport.place."""
         return self._routing.node_of(key)
 
     def _to(self, node: Node) -> W:
-        """The wire to a node."""
-        found = self._wires.get(node)
+        """Return the transport to a node."""
+        found = self._transports.get(node)
         if found is None:
             parts = urlsplit(self._url)
             user, at, _ = parts.netloc.rpartition("@")
@@ -106,10 +112,10 @@ class _Nodes(Generic[W]):
             scheme = SCHEMES[parts.scheme]
             url = urlunsplit((scheme, place, "", parts.query, ""))
             # Threads that come at the same time must share one.
-            found = self._wires.setdefault(node, self._make_wire(url))
+            found = self._transports.setdefault(node, self._make_transport(url))
         return found
 
-    def _make_wire(self, url: str) -> W:
+    def _make_transport(self, url: str) -> W:
         raise NotImplementedError
 
 
@@ -122,7 +128,7 @@ class _Budget:
         self._began = time.monotonic()
 
     def left(self, of: Round) -> Patience:
-        """What a round may take now."""
+        """Return how long a round may take from now on."""
         took = time.monotonic() - self._began
         unsent, unknown = self._patience.unsent - took, self._patience.unknown - took
         if of.brief:
@@ -131,12 +137,13 @@ class _Budget:
 
 
 def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
-    """What is done when this round has been sent: a brief one is not what the caller sends."""
+    """Return what to do when this round has been sent: nothing after a brief one, which does not have the caller's
+    commands."""
     return None if step.brief else meanwhile
 
 
-class ClusterWire(_Nodes[PoolWire]):
-    """A Wire to the nodes of a cluster."""
+class ClusterTransport(_Nodes[PoolTransport]):
+    """A Transport to the nodes of a cluster."""
 
     def exchange(
         self,
@@ -144,11 +151,11 @@ class ClusterWire(_Nodes[PoolWire]):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """See Wire.exchange."""
+        """See Transport.exchange."""
         return self._drive(self._routing.exchange(commands), meanwhile, patience)
 
     def block(self, command: Command, seconds: float) -> Any:
-        """See Wire.block."""
+        """See Transport.block."""
         for _ in range(REDIRECTS_MAX):
             node = self._drive(self._routing.locate(command))
             try:
@@ -161,22 +168,22 @@ class ClusterWire(_Nodes[PoolWire]):
                 raise
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
-    def new_line(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """See Wire.new_line."""
+    def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
+        """See Transport.new_connection."""
         node = self._routing.node_of(key)
-        return None if node is None else self._to(node).new_line(key, kind)
+        return None if node is None else self._to(node).new_connection(key, kind)
 
-    def is_current(self, line: Line) -> bool:  # noqa: ARG002 - each node has connections of its own
-        """See Wire.is_current."""
+    def is_current(self, connection: Connection) -> bool:  # noqa: ARG002 - each node has connections of its own
+        """See Transport.is_current."""
         return True
 
     def close(self) -> None:
         """Close all connections."""
-        for wire in self._wires.values():
-            wire.close()
+        for transport in self._transports.values():
+            transport.close()
 
-    def _make_wire(self, url: str) -> PoolWire:
-        return PoolWire(url, **self._bounds)
+    def _make_transport(self, url: str) -> PoolTransport:
+        return PoolTransport(url, **self._bounds)
 
     def _drive(
         self, steps: Steps[T], meanwhile: Meanwhile = None, patience: Patience | None = None
@@ -194,8 +201,8 @@ class ClusterWire(_Nodes[PoolWire]):
             }
 
 
-class AsyncClusterWire(_Nodes[AsyncPoolWire]):
-    """The same for asyncio; what goes to several nodes goes to them at the same time."""
+class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
+    """The same for asyncio; commands for several nodes are sent to them at the same time."""
 
     _is_closed = False
 
@@ -205,11 +212,11 @@ class AsyncClusterWire(_Nodes[AsyncPoolWire]):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """See Wire.exchange."""
+        """See Transport.exchange."""
         return await self._drive(self._routing.exchange(commands), meanwhile, patience)
 
     async def block(self, command: Command, seconds: float, hear: Hear = None) -> Any:
-        """See AsyncWire.block."""
+        """See AsyncTransport.block."""
         for _ in range(REDIRECTS_MAX):
             node = await self._drive(self._routing.locate(command))
             try:
@@ -225,13 +232,13 @@ class AsyncClusterWire(_Nodes[AsyncPoolWire]):
     async def close(self) -> None:
         """Close all connections, and keep none from now on: a call under way may still find another node."""
         self._is_closed = True
-        ends = (wire.close() for wire in self._wires.values())
+        ends = (transport.close() for transport in self._transports.values())
         for error in await asyncio.gather(*ends, return_exceptions=True):
             if error is not None:
                 raise error
 
-    def _make_wire(self, url: str) -> AsyncPoolWire:
-        return AsyncPoolWire(url, keep=not self._is_closed, **self._bounds)
+    def _make_transport(self, url: str) -> AsyncPoolTransport:
+        return AsyncPoolTransport(url, keep=not self._is_closed, **self._bounds)
 
     async def _drive(
         self, steps: Steps[T], meanwhile: Meanwhile = None, patience: Patience | None = None

@@ -15,16 +15,16 @@ from rq_core.protocol.engine.plan import ReplyError
 # How replies are read: hiredis takes them apart, and an error is a ReplyError in the place of its reply.
 
 PENDING: Final = object()
-"""What a reader gives while a reply has not come whole. None and False may be replies."""
+"""The value that a reader returns while a reply is incomplete. None and False may be replies."""
 Push: Final = hiredis.PushNotification
 """A message that the server sends unasked, to clients that speak RESP3. It is no reply."""
 
 
 def new_reader() -> Any:
-    """A reader of what one connection receives."""
+    """Return a reader for the bytes that one connection receives."""
     return hiredis.Reader(
         protocolError=_garbled,
-        replyError=error_of,
+        replyError=reply_error,
         encoding="utf-8",
         # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
         errors="surrogateescape",
@@ -32,13 +32,13 @@ def new_reader() -> Any:
     )
 
 
-def error_of(text: str) -> ReplyError:
-    """The error that a server's words stand for: its code first (NOSCRIPT, OOM…), unless that is ERR."""
+def reply_error(text: str) -> ReplyError:
+    """Return the error for a server's error reply: its code comes first (NOSCRIPT, OOM…), unless that is ERR."""
     return ReplyError(explained(text.removeprefix("ERR ").rstrip(".")))
 
 
 def explained(text: str) -> str:
-    """A server's words, in clearer ones where they mislead."""
+    """Return a server's error text, in clearer words where it misleads."""
     if "Protocol error: unauthenticated" in text:
         # What a server that asks for a password says to a command of more than ten words.
         return f"NOAUTH Authentication required ({text})"
@@ -49,21 +49,21 @@ def _garbled(text: str) -> Exception:
     return ConnectionError(f"what the server sent is not a reply: {text}")
 
 
-# What is borrowed of redis-py's connections, which make themselves and then only lend their socket.
+# The internals of redis-py's connections that are in use. redis-py makes a connection, and then only lends its socket.
 #
-# redis-py knows how a connection is made: TCP or a Unix socket, TLS, AUTH, HELLO, SELECT, names. What it does for each
-# command after that is more than the exchange itself, so :mod:`rq_core.connections.connection` and
+# redis-py knows how a connection is made: TCP or a Unix socket, TLS, AUTH, HELLO, SELECT, names. Its work for each
+# command after that costs more than the exchange itself, so :mod:`rq_core.connections.connection` and
 # :mod:`rq_core.connections.async_connection` speak on the socket. redis-py has no public name for it: the two that are
-# used stand here, and ``tests/unit/test_lines.py`` says which is missing if a version of redis-py has others.
+# used stand here, and ``tests/unit/test_connections.py`` says which is missing if a version of redis-py has others.
 
 
 def socket_of(connection: Any) -> Any:
-    """The socket of a redis.Connection that is connected; with TLS, the one that encrypts."""
+    """Return the socket of a redis.Connection that is connected; with TLS, the one that encrypts."""
     return connection._sock  # noqa: SLF001 - see above
 
 
 def transport_of(connection: Any) -> asyncio.Transport:
-    """The transport of a redis.asyncio.Connection that is connected."""
+    """Return the transport of a redis.asyncio.Connection that is connected."""
     transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001 - see above
     return transport
 
@@ -77,16 +77,16 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 
 def soonest(bound: float, within: float | None) -> float:
-    """How many seconds to wait: ``bound``, or ``within`` if that is less."""
+    """Return how many seconds to wait: ``bound``, or ``within`` if that is less."""
     return bound if within is None else min(bound, max(SOON_S, within))
 
 
 def connect_bound(source: Any) -> float:
-    """The seconds in which connections of this pool of redis-py are to be made."""
+    """Return the seconds within which connections of this pool of redis-py must be made."""
     return float(source.connection_kwargs.get("socket_connect_timeout") or CONNECT_TIMEOUT_S)
 
 
-class Line:
+class Connection:
     """A connection to one server. One thread at a time may use it."""
 
     def __init__(self, source: Any) -> None:
@@ -95,7 +95,7 @@ class Line:
         self._answer_within = source.connection_kwargs.get("socket_timeout")
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """Whether it was connected before: then what the port speaks is known."""
+        """Whether it was connected before: then it is known whether the port speaks TLS."""
         self._socket: Any = None
         self._reader: Any = None
         self._look: Any = None
@@ -136,7 +136,7 @@ class Line:
             made.connect()
         except Exception as error:
             if not self._has_spoken:
-                tls_probe.check(made, error)
+                tls_probe.check_tls(made, error)
             raise
         self._has_spoken = True
         if made.can_read():
@@ -175,7 +175,7 @@ class Line:
             replies.append(reply)
 
     def wait_for(self, seconds: float | None) -> None:
-        """How long the next replies are waited for, in seconds; None: as long as connections are given."""
+        """Set how long to wait for the next replies, in seconds; None: the connections' own bound."""
         self._socket.settimeout(self._answer_within if seconds is None else seconds)
 
     def _can_read(self) -> bool:

@@ -1,4 +1,4 @@
-"""From a URL to what makes connections: a pool of redis-py. Nothing is connected here."""
+"""From a URL to a pool of redis-py, which makes connections. Nothing is connected here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.url import check_password, check_port
 
 
-def resolve(url: str) -> str:
-    """The URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
+def resolve_url(url: str) -> str:
+    """Return the URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
 
     Raises InvalidOption for a URL that is neither.
     """
@@ -25,7 +25,7 @@ def resolve(url: str) -> str:
         # Imported only here: most processes talk to a server of their own.
         from rq_core.embedded import server
 
-        return server.resolve(url)
+        return server.resolve_url(url)
     if not url.startswith(("redis://", "rediss://", "unix://", *sentinel.SCHEMES)):
         raise InvalidOption.of(
             "redis",
@@ -36,13 +36,13 @@ def resolve(url: str) -> str:
     return url
 
 
-def named(url: str) -> str:
-    """The URL for messages and for other processes: that of an embedded server names its data directory."""
+def shown_url(url: str) -> str:
+    """Return the URL for messages and for other processes: that of an embedded server names its data directory."""
     if not url.startswith("embedded:"):
         return url
     from rq_core.embedded import server
 
-    return server.named(url)
+    return server.absolute_url(url)
 
 
 def _options(retry: Any, answer_within: float, connect_within: float) -> dict[str, Any]:
@@ -71,18 +71,18 @@ def source_of(
     answer_within: float,
     connect_within: float = CONNECT_TIMEOUT_S,
 ) -> Any:
-    """What makes connections: a pool of redis-py. Nothing is connected yet. Raises InvalidOption.
+    """Return a pool of redis-py, which makes connections. Nothing is connected yet. Raises InvalidOption.
 
-    redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
+    redis-py would ignore a path that is not the number of a database, and notice an unknown option only when it
     connects.
     """
     check_password(url)
     pool: Any = None
     problem: str | None = None
     try:
-        real, options = resolve(url), _options(retry, answer_within, connect_within)
+        real, options = resolve_url(url), _options(retry, answer_within, connect_within)
         if sentinel.named_by(real):
-            real, more = sentinel.parse(
+            real, more = sentinel.parse_sentinel_url(
                 real,
                 for_asyncio=pool_class is redis.asyncio.ConnectionPool,
                 answer_within=answer_within,
@@ -111,7 +111,7 @@ OPTIONS: Final = (
     " ssl_cert_reqs, ssl_certfile, ssl_check_hostname and ssl_keyfile; with Sentinel also sentinel_password and"
     " sentinel_username"
 )
-"""What a URL may have behind its question mark."""
+"""The options that a URL may have after its question mark."""
 _UNKNOWN: Final = re.compile(r"unexpected keyword argument '(.*)'")
 
 

@@ -1,8 +1,8 @@
-"""Looks at jobs that are waited for, on connections that hear of their ends: one connection for each server.
+"""Looks at jobs that clients wait for, on connections that receive messages about their ends: one for each server.
 
-A look subscribes to the queue's channel, if that was not done, and asks how the jobs stand, in one write. What cannot
-be done so (no connection, no right, a slot that is elsewhere) is left to the plain look of
-:mod:`rq_core.connections.wait_thread`."""
+A look subscribes to the queue's channel, if that was not done, and asks whether the jobs have ended, in one write. If
+that is not possible (no connection, no right, a slot that is elsewhere), :mod:`rq_core.connections.wait_thread` makes a
+plain look."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import hiredis
 import redis
 
 from rq_core.connections.client import Client
-from rq_core.connections.connection import PENDING, RECEIVE_BYTES, Line, Push, soonest
+from rq_core.connections.connection import PENDING, RECEIVE_BYTES, Connection, Push, soonest
 from rq_core.connections.redis_errors import BROKEN, is_demoted
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
@@ -26,40 +26,40 @@ from rq_core.protocol.engine.plan import ReplyError
 from rq_core.protocol.reads import result_reads
 from rq_core.protocol.reads.result_reads import Found
 
-# One connection that hears: messages of channels come on it between replies, as RESP3 has it.
+# One connection that receives messages of channels, between replies, as RESP3 has it.
 #
-# Redis answers in order: what is published between a subscription and a reply comes before the reply. So a look that
-# leaves in one write with the subscription finds all that no message will tell.
+# Redis answers in order: a message that is published between a subscription and a reply comes before the reply. So a
+# look in one write with the subscription finds all ends for which no message will come.
 
 _SUBSCRIBES = {"SSUBSCRIBE": "ssubscribe", "SUNSUBSCRIBE": "sunsubscribe"}
 """Commands that a message answers, and the first word of that message."""
 
 
-class HearingLine(Line):
+class HearingConnection(Connection):
     """A connection for the commands and the messages of one thread."""
 
     def __init__(self, source: Any) -> None:
-        """See Line."""
+        """See Connection."""
         super().__init__(source)
         self._messages: deque[tuple[str, str, str]] = deque()
 
     @property
     def socket(self) -> Any:
-        """What becomes readable when something comes; None if it is not connected."""
+        """The socket, which becomes readable when bytes come; None if it is not connected."""
         return self._socket
 
     def connect(self, within: float | None = None) -> None:
-        """See Line.connect. Raises redis.ConnectionError, too, if the server does not speak RESP3."""
+        """See Connection.connect. Raises redis.ConnectionError, too, if the server does not speak RESP3."""
         super().connect(within)
         self._messages.clear()
-        # redis-py has greeted by now, and speaks RESP2: what it would do with RESP3 besides is not wanted here.
+        # redis-py has greeted by now, and speaks RESP2: its own handling of RESP3 is not wanted here.
         (reply,) = self.exchange([["HELLO", "3"]], soonest(self._connect_within, within))
         if isinstance(reply, ReplyError):
             raise redis.ConnectionError(f"it does not speak RESP3: {reply}")
 
     def exchange(self, commands: Sequence[Sequence[Any]], within: float) -> list[Any]:
-        """The replies to commands, within so many seconds each; an error as a ReplyError in its place, None for a
-        subscription that has begun or ended. Raises what Line.receive does, or OSError."""
+        """Return the replies to commands, within ``within`` seconds each: a ReplyError for an error, None for a
+        subscription that has begun or ended. Raises what Connection.receive does, or OSError."""
         self._socket.settimeout(within)
         self.send(b"".join(hiredis.pack_command(tuple(each)) for each in commands))
         replies = [self._reply_to(each) for each in commands]
@@ -67,7 +67,7 @@ class HearingLine(Line):
         return replies
 
     def messages(self) -> list[tuple[str, str, str]]:
-        """What has come since the last time: the kind of message (smessage, sunsubscribe), the channel, what it says.
+        """Return the messages since the last call: the kind (smessage, sunsubscribe), the channel, and the text.
         Raises OSError, or EOFError if the server has ended the connection."""
         if self._socket is not None:
             self._read()
@@ -95,7 +95,7 @@ class HearingLine(Line):
         self._reader.feed(data)
 
     def _read(self) -> None:
-        """Read what is there. (What TLS has decrypted no longer shows on the socket.)"""
+        """Read what is there. (Bytes that TLS has decrypted no longer show on the socket.)"""
         self._socket.settimeout(0)
         while True:
             while (message := self._reader.gets()) is not PENDING:
@@ -123,11 +123,11 @@ DEAF_S: Final = 60.0
 
 
 class Looked(NamedTuple):
-    """What a look has found."""
+    """The result of a look."""
 
     found: dict[str, Found]
     hearing: object | None
-    """The subscription that tells of the other jobs' ends; None: none does."""
+    """The subscription on which messages about the other jobs' ends come; None: no messages come."""
 
 
 class _Subscription:
@@ -141,23 +141,23 @@ class _Subscription:
 class _Ear:
     """The connection to one server, and when to try again if it could not be made."""
 
-    def __init__(self, line: HearingLine) -> None:
-        self.line = line
+    def __init__(self, connection: HearingConnection) -> None:
+        self.connection = connection
         self.again_at = 0.0
 
 
 class Deafness:
-    """What a process knows of queues whose ends are not told to it, whichever thread has found that."""
+    """The queues whose ends are not published to this process, shared by its threads."""
 
     def __init__(self) -> None:
         self.until: dict[str, float] = {}
         """Queue → until when it is not listened to."""
         self.warned: set[str] = set()
-        """What was logged: once is enough."""
+        """The warnings that were logged: once is enough."""
 
 
 class Listener:
-    """Of one thread. Close it."""
+    """Looks and subscriptions of one thread. Close it."""
 
     def __init__(self, client: Client, clock: Callable[[], float], deaf: Deafness) -> None:
         self._client = client
@@ -170,7 +170,7 @@ class Listener:
         self._missed: list[str] = []
 
     def look(self, queue: str, ids: Sequence[str]) -> Looked | None:
-        """Look at jobs and listen for the ends of those that are alive. None: that cannot be done now.
+        """Look at jobs, and listen for the ends of those that are alive. None: not possible now.
 
         Raises QueueDamaged.
         """
@@ -187,14 +187,14 @@ class Listener:
         return None if found is None else Looked(found, self._subscriptions.get(queue))
 
     def told(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
-        """What has come: the ids of jobs that have ended, with their queues; and the queues whose messages may have
-        been missed, since their subscription or its connection has ended."""
+        """Return the ids of jobs whose ends were published, by queue, and the queues whose messages may have been
+        missed, since their subscription or its connection has ended."""
         told: list[tuple[str, list[str]]] = []
         for ear in self._ears.values():
-            if not ear.line.is_connected:
+            if not ear.connection.is_connected:
                 continue
             try:
-                messages = ear.line.messages()
+                messages = ear.connection.messages()
             except BROKEN:
                 self._drop(ear)
                 continue
@@ -210,11 +210,11 @@ class Listener:
         return told, missed
 
     def sockets(self) -> list[Any]:
-        """What becomes readable when something comes."""
-        return [ear.line.socket for ear in self._ears.values() if ear.line.is_connected]
+        """Return the sockets that become readable when messages come."""
+        return [ear.connection.socket for ear in self._ears.values() if ear.connection.is_connected]
 
     def subscribed(self) -> set[str]:
-        """The queues that are listened to."""
+        """Return the queues with a subscription."""
         return set(self._subscriptions)
 
     def leave(self, queues: Iterable[str]) -> None:
@@ -225,16 +225,16 @@ class Listener:
                 continue
             channel = queue_keys(queue, self._client.prefix).channel
             try:
-                subscription.ear.line.exchange([["SUNSUBSCRIBE", channel]], ANSWER_S)
+                subscription.ear.connection.exchange([["SUNSUBSCRIBE", channel]], ANSWER_S)
             except (*BROKEN, redis.RedisError):
                 self._drop(subscription.ear)
 
     def was_of_no_use(self, queue: str) -> None:
-        """A job of this queue has ended, and no message has told of it."""
+        """Stop listening to a queue for a while: one of its jobs has ended without a message."""
         self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,
-            "ends of jobs of queue %s are not all told: the user of a worker may lack the right &%s, which"
+            "not all ends of jobs of queue %s are published: the user of a worker may lack the right &%s, which"
             " `rq-core acl worker%s` prints. Waits go on by looks, up to a second apart",
         )
 
@@ -258,24 +258,24 @@ class Listener:
                 return None
             left = []
             for page, reply in zip(pages, replies, strict=True):
-                look = result_reads.parse(queue, page, reply)
+                look = result_reads.read_ends(queue, page, reply)
                 found |= look.found
                 left += look.later
                 told_ms = look.told_ms
             if told_ms <= 0 and queue in self._subscriptions:
-                # No client has said lately that it waits: this process was stopped, or Redis forgot it. What has ended
-                # meanwhile was told to none, and no worker is to blame.
+                # No client has said lately that it waits: this process was stopped, or Redis forgot it. No message was
+                # published for jobs that ended meanwhile, and no worker is to blame.
                 self._subscriptions[queue] = _Subscription(queue, ear)
             alive = [job_id for job_id in ids if job_id not in found]
             if alive and not left and not has_asked and not LISTEN_MS / 2 <= told_ms <= LISTEN_MS:
-                if not self._have_ends_told(ear, queue):
+                if not self._have_ends_published(ear, queue):
                     return None
-                # What has ended meanwhile was told to no client.
+                # No message was published for jobs that ended meanwhile.
                 has_asked, left = True, alive
         return found
 
     def _ask(self, ear: _Ear, queue: str, pages: Sequence[Sequence[str]]) -> list[Any] | None:
-        """The replies to looks, and a subscription before them if there is none. None: not here, or not now."""
+        """Return the replies to looks; subscribe first if that was not done. None: not possible here, or not now."""
         keys = queue_keys(queue, self._client.prefix)
         commands = [result_reads.command(keys, page) for page in pages]
         subscription = self._subscriptions.get(queue)
@@ -284,7 +284,7 @@ class Listener:
             subscription = None
         if subscription is None:
             commands.insert(0, ["SSUBSCRIBE", keys.channel])
-        replies = ear.line.exchange(commands, ANSWER_S)
+        replies = ear.connection.exchange(commands, ANSWER_S)
         if subscription is None:
             refusal = replies.pop(0)
             if refusal is not None:
@@ -296,11 +296,11 @@ class Listener:
             return None
         return replies
 
-    def _have_ends_told(self, ear: _Ear, queue: str) -> bool:
-        """Say to the queue that a client waits. False: that cannot be done now."""
+    def _have_ends_published(self, ear: _Ear, queue: str) -> bool:
+        """Say to the queue that a client waits. False: not possible now."""
         try:
             calls = self._client.calls
-            (reply,) = ear.line.exchange([calls.endings.listen_command(queue)], ANSWER_S)
+            (reply,) = ear.connection.exchange([calls.endings.listen_command(queue)], ANSWER_S)
             if is_demoted([reply]):
                 # Another server has the queue by now: the plain look finds it.
                 self._drop(ear)
@@ -320,7 +320,7 @@ class Listener:
         self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,
-            "this process is not told when jobs of queue %s end: its user lacks the right &%s, or a command for"
+            "this process gets no messages when jobs of queue %s end: its user lacks the right &%s, or a command for"
             " it; `rq-core acl producer%s` prints all that it needs. Waits go on by looks, up to a second apart",
         )
 
@@ -332,22 +332,22 @@ class Listener:
             log.warning(text, queue, queue_keys(queue, prefix).channel, option)
 
     def _ear_for(self, queue: str) -> _Ear | None:
-        """The connection to the server that has a queue. None: there is none now."""
+        """Return the connection to the server that has a queue. None: it cannot be made now."""
         place = self._client.place(queue)
         ear = self._ears.get(place)
         if ear is None:
-            line = self._client.new_line(queue, HearingLine)
-            if line is None:
+            connection = self._client.new_connection(queue, HearingConnection)
+            if connection is None:
                 return None
-            ear = self._ears[place] = _Ear(line)
-        if ear.line.is_connected and self._client.is_current(ear.line):
+            ear = self._ears[place] = _Ear(connection)
+        if ear.connection.is_connected and self._client.is_current(ear.connection):
             return ear
         now = self._clock()
         self._drop(ear)
         if ear.again_at > now:
             return None
         try:
-            ear.line.connect(CONNECT_S)
+            ear.connection.connect(CONNECT_S)
         except (*BROKEN, redis.RedisError):
             self._drop(ear)
             ear.again_at = self._clock() + AGAIN_S
@@ -355,13 +355,13 @@ class Listener:
         return ear
 
     def _drop(self, ear: _Ear) -> None:
-        """End a connection, and all that was listened to on it."""
-        ear.line.disconnect()
+        """End a connection, and all subscriptions on it."""
+        ear.connection.disconnect()
         for queue in [*self._subscriptions]:
             self._ended(queue, ear)
 
     def _ended(self, queue: str, ear: _Ear) -> None:
-        """A queue is not listened to any more on this connection."""
+        """Note that the subscription to a queue on this connection has ended."""
         made = self._subscriptions.get(queue)
         if made is not None and made.ear is ear:
             del self._subscriptions[queue]

@@ -1,4 +1,4 @@
-"""From a URL to a wire: to one server, to what Sentinel calls the primary, or to a Redis Cluster."""
+"""From a URL to a transport: to one server, to the primary that Sentinel names, or to a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -6,47 +6,53 @@ from typing import Final
 
 from rq_core.connections import sentinel
 from rq_core.connections.connection import CONNECT_TIMEOUT_S
-from rq_core.connections.transport import SOCKET_TIMEOUT_S, AsyncPoolWire, AsyncWire, PoolWire, Wire
+from rq_core.connections.transport import (
+    SOCKET_TIMEOUT_S,
+    AsyncPoolTransport,
+    AsyncTransport,
+    PoolTransport,
+    Transport,
+)
 from rq_core.model.lib.url import is_cluster
 from rq_core.protocol.engine.plan import Patience
 
 ELSEWHERE_AFTER_S: Final = 4.0
-"""Seconds after which a server without an answer is given up where another may have taken its place. What is sent again
-is carried out once."""
+"""Seconds after which a server without an answer is given up where another may have taken its place. A call that is
+sent again is carried out once."""
 SECONDS_MIN: Final = 1.0
 """A connection may take so long to be made, and an answer to come, however little patience its caller has."""
 
 
-def open_wire(
+def open_transport(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
-) -> Wire:
-    """The wire to what a URL names; it connects to nothing yet. ``patience`` is that of the calls that it is for.
+) -> Transport:
+    """Return a transport to the server that a URL names; it is not connected yet. ``patience`` is that of its calls.
 
     Raises InvalidOption.
     """
     answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
         # Imported only here: most processes talk to one server.
-        from rq_core.connections.cluster import ClusterWire
+        from rq_core.connections.cluster import ClusterTransport
 
-        return ClusterWire(url, answer_within=answer, connect_within=connect)
-    return PoolWire(url, answer_within=answer, connect_within=connect)
+        return ClusterTransport(url, answer_within=answer, connect_within=connect)
+    return PoolTransport(url, answer_within=answer, connect_within=connect)
 
 
-def open_async_wire(
+def open_async_transport(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
-) -> AsyncWire:
+) -> AsyncTransport:
     """The same for asyncio."""
     answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
-        from rq_core.connections.cluster import AsyncClusterWire
+        from rq_core.connections.cluster import AsyncClusterTransport
 
-        return AsyncClusterWire(url, answer_within=answer, connect_within=connect)
-    return AsyncPoolWire(url, answer_within=answer, connect_within=connect)
+        return AsyncClusterTransport(url, answer_within=answer, connect_within=connect)
+    return AsyncPoolTransport(url, answer_within=answer, connect_within=connect)
 
 
 def _bounds(url: str, answer_within: float, patience: Patience) -> tuple[float, float]:
-    """The seconds that an answer may take, and those that a connection may take."""
+    """Return the seconds that an answer, and making a connection, may take."""
     if is_cluster(url) or sentinel.named_by(url):
         answer_within = min(answer_within, ELSEWHERE_AFTER_S)
     return (

@@ -2,10 +2,10 @@
 
 redis-py makes the connections, and could keep them, too. But its pools lock, retry, record metrics and dispatch events
 whenever a connection is taken or given back, and every exchange takes one: that was half of what Python does in it.
-What lies here are lines (:mod:`rq_core.connections.connection`), which are connected when they are taken.
+A pool keeps objects of :mod:`rq_core.connections.connection`, which are connected when they are taken.
 
 Where all connections that the URL allows are in use (redis-py allows 100 if it says nothing), a caller waits
-in line, for as long as the line moves.
+in a queue, for as long as the queue moves.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any, TypeVar
 
 import redis
 
-from rq_core.connections.async_connection import AsyncLine
-from rq_core.connections.connection import Line, soonest
+from rq_core.connections.async_connection import AsyncConnection
+from rq_core.connections.connection import Connection, soonest
 from rq_core.connections.sentinel import Sentinels
 from rq_core.model.lib.text import counted
 
-L = TypeVar("L", bound=Line)
+L = TypeVar("L", bound=Connection)
 
 
 class Pool:
     """Connections as ``source``, a pool of redis-py, makes them. Threads and forked children may share it."""
 
     def __init__(
-        self, source: Any, *, wait: float, make_line: Callable[[Any], Line] = Line
+        self, source: Any, *, wait: float, make_connection: Callable[[Any], Connection] = Connection
     ) -> None:
         """``wait``: seconds after which a queue of callers that does not move is left, with redis.ConnectionError."""
         self._source = source
         self._sentinels = sentinels_of(source)
         self._wait = wait
-        self._make_line = make_line
+        self._make_connection = make_connection
         self._begin_process()
 
     def _begin_process(self) -> None:
@@ -47,56 +47,56 @@ class Pool:
         self._waiting = 0
         self._moved = 0.0
         """When a connection that works was given back last while others waited, on the monotonic clock."""
-        self._idle: list[Line] = []
-        self.busy: set[Line] = set()
-        """Those that are taken."""
-        self._leaving: set[Line] = set()
-        """Those of them that are not to be used again."""
+        self._idle: list[Connection] = []
+        self.busy: set[Connection] = set()
+        """The connections that are taken."""
+        self._leaving: set[Connection] = set()
+        """The taken connections that must not be used again."""
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
-    def take(self, within: float | None = None) -> Line:
-        """A connection with nothing to be read on it. Give it back. Raises what redis-py does if it cannot be made,
-        within so many seconds if that is less than the connections' own bound."""
+    def take(self, within: float | None = None) -> Connection:
+        """Return a connection with nothing to be read on it. Give it back. Raises what redis-py does if it cannot be
+        made within ``within`` seconds, or within the connections' own bound if that is less."""
         if os.getpid() != self._pid:
             # A forked child must not speak on its parent's connections.
             self._begin_process()
         with self._lock:
             if len(self.busy) >= self._source.max_connections:
                 self._wait_for_room(within)
-            line = self._idle.pop() if self._idle else self._make_line(self._source)
-            self.busy.add(line)
+            connection = self._idle.pop() if self._idle else self._make_connection(self._source)
+            self.busy.add(connection)
         try:
-            if not line.is_ready() or self.leads_elsewhere(line):
-                line.connect(within)
+            if not connection.is_ready() or self.leads_elsewhere(connection):
+                connection.connect(within)
         except BaseException:
             # One that broke in the middle of its greeting counts as connected with redis-py.
-            line.disconnect()
-            self.give_back(line)
+            connection.disconnect()
+            self.give_back(connection)
             raise
-        return line
+        return connection
 
-    def leads_elsewhere(self, line: Line) -> bool:
+    def leads_elsewhere(self, connection: Connection) -> bool:
         """Whether the sentinels name another server by now."""
         if self._sentinels is None:
             return False
         self._sentinels.look()
-        return self._sentinels.primary != line.address
+        return self._sentinels.primary != connection.address
 
-    def new_line(self, kind: Callable[[Any], L]) -> L:
+    def new_connection(self, kind: Callable[[Any], L]) -> L:
         """A connection that is not the pool's, and that is not connected yet."""
         return kind(self._source)
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, connection: Connection) -> None:
         """Let others have a connection. One that may have replies under way must have been disconnected."""
         with self._lock:
-            if line in self._leaving:
-                self._leaving.discard(line)
-                line.disconnect()
-            self.busy.discard(line)
-            self._idle.append(line)
+            if connection in self._leaving:
+                self._leaving.discard(connection)
+                connection.disconnect()
+            self.busy.discard(connection)
+            self._idle.append(connection)
             if self._waiting:
-                if line.is_connected:
+                if connection.is_connected:
                     self._moved = time.monotonic()
                 self._freed.notify()
 
@@ -112,14 +112,14 @@ class Pool:
             self._waiting -= 1
 
     def disconnect_idle(self) -> None:
-        """Disconnect those that no caller uses."""
+        """Disconnect the connections that no caller uses."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for line in idle:
-            line.disconnect()
+        for connection in idle:
+            connection.disconnect()
 
     def disconnect(self) -> None:
-        """Disconnect all: those that another thread speaks on when it gives them back."""
+        """Disconnect all: a connection in use by another thread is disconnected when it is given back."""
         with self._lock:
             self._leaving |= self.busy
         self.disconnect_idle()
@@ -132,65 +132,65 @@ class AsyncPool:
         """See Pool. ``keep``: whether connections are used again; a pool that is closed keeps none."""
         self._source = source
         self.sentinels = sentinels_of(source)
-        """Those that the URL names, if it does."""
+        """The sentinels that the URL names; None: it names none."""
         self._wait = wait
-        self._waiting: deque[asyncio.Future[AsyncLine]] = deque()
+        self._waiting: deque[asyncio.Future[AsyncConnection]] = deque()
         self._moved = 0.0
-        self._idle: list[AsyncLine] = []
-        self.busy: set[AsyncLine] = set()
+        self._idle: list[AsyncConnection] = []
+        self.busy: set[AsyncConnection] = set()
         self.keeps = keep
 
-    def take_idle(self) -> AsyncLine | None:
-        """The connection that was used last, if it can be used at once; None: ``take`` may have one."""
+    def take_idle(self) -> AsyncConnection | None:
+        """Return the connection that was used last, if it can be used at once; None: ``take`` may have one."""
         idle = self._idle
-        # Those who wait in line come first.
+        # Callers that wait in the queue come first.
         if not idle or not idle[-1].is_ready or len(self.busy) >= self._source.max_connections:
             return None
         if self.sentinels is not None and not self.sentinels.still_name(idle[-1].address):
             return None
-        line = idle.pop()
-        self.busy.add(line)
-        return line
+        connection = idle.pop()
+        self.busy.add(connection)
+        return connection
 
-    async def take(self, within: float | None = None) -> AsyncLine:
+    async def take(self, within: float | None = None) -> AsyncConnection:
         """See Pool.take."""
         if len(self.busy) >= self._source.max_connections:
-            line = await self._next_given_back(soonest(self._wait, within))
+            connection = await self._next_given_back(soonest(self._wait, within))
         else:
-            line = self._idle.pop() if self._idle else AsyncLine(self._source)
-            self.busy.add(line)
+            connection = self._idle.pop() if self._idle else AsyncConnection(self._source)
+            self.busy.add(connection)
         try:
-            if not line.is_ready or await self.leads_elsewhere(line):
-                await line.connect(within)
+            if not connection.is_ready or await self.leads_elsewhere(connection):
+                await connection.connect(within)
         except BaseException:
-            await line.drop()
-            self.give_back(line)
+            await connection.drop()
+            self.give_back(connection)
             raise
-        return line
+        return connection
 
-    async def leads_elsewhere(self, line: AsyncLine) -> bool:
+    async def leads_elsewhere(self, connection: AsyncConnection) -> bool:
         """Whether the sentinels name another server by now."""
         if self.sentinels is None:
             return False
         await self.sentinels.look_async()
-        return self.sentinels.primary != line.address
+        return self.sentinels.primary != connection.address
 
-    def give_back(self, line: AsyncLine) -> None:
+    def give_back(self, connection: AsyncConnection) -> None:
         """See Pool.give_back. If the pool keeps none, drop the connection before."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
-                if line.is_ready:
+                if connection.is_ready:
                     self._moved = time.monotonic()
-                turn.set_result(line)
+                turn.set_result(connection)
                 return
-        self.busy.discard(line)
-        self._idle.append(line)
+        self.busy.discard(connection)
+        self._idle.append(connection)
 
-    async def _next_given_back(self, wait: float) -> AsyncLine:
-        """Wait in line for a connection; it stays busy from hand to hand."""
+    async def _next_given_back(self, wait: float) -> AsyncConnection:
+        """Wait in the queue of callers for a connection; it stays busy from hand to hand."""
         since = time.monotonic()
-        turn: asyncio.Future[AsyncLine] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[AsyncConnection] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             while not turn.done():
@@ -205,31 +205,31 @@ class AsyncPool:
     async def disconnect_idle(self) -> None:
         """See Pool.disconnect_idle."""
         idle, self._idle = self._idle, []
-        for line in idle:
-            await line.drop()
+        for connection in idle:
+            await connection.drop()
 
     async def disconnect(self) -> None:
-        """Disconnect all, and keep none from now on. Who waits for a reply is told that the connection has ended.
+        """Disconnect all, and keep none from now on. A caller that waits for a reply gets an error.
 
         One that is being connected meanwhile cannot be disconnected yet: it ends when it is given back.
         """
         self.keeps = False
-        lines = (*self._idle, *self.busy)
+        connections = (*self._idle, *self.busy)
         self._idle = []
-        ends = (line.disconnect() for line in lines)
+        ends = (connection.disconnect() for connection in connections)
         for error in await asyncio.gather(*ends, return_exceptions=True):
             if error is not None:
                 raise error
 
 
 def sentinels_of(source: Any) -> Sentinels | None:
-    """The sentinels that connections of this pool of redis-py ask for their server."""
+    """Return the sentinels that connections of this pool of redis-py ask for their server."""
     found: Sentinels | None = source.connection_kwargs.get("sentinels")
     return found
 
 
 def _time_in_line(source: Any, wait: float, moved: float) -> float:
-    """How long to stay in a line that moved then. Raises redis.ConnectionError if that is over."""
+    """Return how long to stay in a queue of callers that moved then. Raises redis.ConnectionError if that is over."""
     left = moved + wait - time.monotonic()
     if left <= 0:
         most = source.max_connections

@@ -1,4 +1,4 @@
-"""What redis-py, OpenSSL and the system say when something fails, in our words, and what it means for a call."""
+"""Errors of redis-py, OpenSSL and the system, in our words, and their meaning for a call."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rq_core.connections.connection import explained
 from rq_core.protocol.engine.plan import ReplyError, Unsent
 
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS")
-"""What a server answers that is the primary no more, or whose replicas follow another one by now: the next call needs
-another connection, perhaps elsewhere."""
+"""The error codes of a server that is no longer the primary, or whose replicas follow another one by now: the next call
+needs another connection, perhaps elsewhere."""
 
 
 def unsent(error: Exception) -> Unsent | ReplyError:
-    """What stands in the place of a reply to a command for which no connection could be made."""
+    """Return the error in the place of a reply to a command for which no connection could be made."""
     broken = isinstance(error, BROKEN_ASYNC) and not isinstance(error, ANSWERED)
-    return Unsent(words_of(error)) if broken else ReplyError(words_of(error))
+    return Unsent(own_words(error)) if broken else ReplyError(own_words(error))
 
 
 def is_demoted(replies: Sequence[Any]) -> bool:
@@ -28,8 +28,8 @@ def is_demoted(replies: Sequence[Any]) -> bool:
     )
 
 
-def words_of(error: BaseException) -> str:
-    """The error's own words, with the prefix (NOSCRIPT, OOM…) that redis-py turns into a class."""
+def own_words(error: BaseException) -> str:
+    """Return the error's own words, with the prefix (NOSCRIPT, OOM…) that redis-py turns into a class."""
     text = str(error).rstrip(".") or type(error).__name__
     for sign, advice in _TLS_ADVICE.items():
         if sign in text:
@@ -57,7 +57,7 @@ _TLS_ADVICE: Final = {
     # What is written before that alert is read meets a connection that has ended.
     "EOF occurred in violation of protocol": f"it ended the TLS connection; perhaps {_NAME_YOURS}",
 }
-"""What OpenSSL says, and what to do about it."""
+"""Texts of OpenSSL's errors, each with advice."""
 
 
 _PREFIXES: Final[dict[type, str]] = {
@@ -84,4 +84,5 @@ BROKEN_ASYNC = (TimeoutError, RuntimeError, *BROKEN)
 
 
 ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
-"""What redis-py counts as a broken connection, though the server answered: it carried nothing out, and says why."""
+"""Errors that redis-py counts as a broken connection, though the server answered: it carried nothing out, and says
+why."""

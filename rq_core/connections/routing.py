@@ -2,7 +2,7 @@
 
 All keys of a queue lie in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
 exchange by node by what its map says (:mod:`rq_core.connections.routing`), and follows MOVED and ASK. Its methods are
-generators: each yields commands by node and is sent the replies, so that the loops of both kinds of wire
+generators: each yields commands by node and is sent the replies, so that the loops of both kinds of transport
 (:mod:`rq_core.connections.cluster`) are a few lines.
 
 What a cluster cannot do for now (a slot on its way, a shard without a primary) stays in the place of the reply, for
@@ -34,7 +34,7 @@ REFRESH_EVERY_S: Final = 0.1
 ASKED_MAX: Final = 3
 """Nodes that are asked for the map in one exchange: one that is silent costs a timeout."""
 BRIEF: Final = Patience(unsent=1.0, unknown=1.0)
-"""How long a node is waited for that others can stand in for."""
+"""How long to wait for a node if another can answer in its place."""
 _ASK: Final = ("CLUSTER", "SLOTS")
 
 
@@ -65,7 +65,7 @@ Steps = Generator[Round, Replies, T]
 
 @lru_cache(maxsize=16_384)
 def slot_of(key: str) -> int:
-    """The slot of a key: that of its hash tag, if it has one."""
+    """Return the slot of a key: that of its hash tag, if it has one."""
     _, opened, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     hashed = tag if opened and closed and tag else key
@@ -97,26 +97,26 @@ class SlotMap:
         """When the map may be asked for again, if there is one."""
 
     def home(self, slot: int) -> Node | None:
-        """The node that serves a slot by what was heard last; None: no node is known to."""
+        """Return the node that serves a slot by the latest map; None: not known."""
         return self._slots[slot]
 
     def distrust(self) -> None:
-        """Something is not where the map says: the next exchange asks for it again."""
+        """Note that a slot is not where the map says: the next exchange asks for the map again."""
         self._stale = True
 
     def move(self, slot: int, node: Node) -> None:
-        """A slot has another node, and so may others: the next exchange asks for the whole map."""
+        """Note that a slot has another node. Others may, too: the next exchange asks for the whole map."""
         self._slots[slot] = node
         self._stale = True
 
     def any(self) -> Node:
-        """Some primary that can be relied on, another at each call. There must be a map."""
+        """Return a primary that can be relied on, another at each call. There must be a map."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]
 
     def sound(self) -> Sequence[Node]:
-        """The primaries that are not doubted; all of them if each is."""
+        """Return the primaries that are not doubted; all primaries if each is."""
         if not self._doubted:
             return self._primaries
         return [n for n in self._primaries if n not in self._doubted] or self._primaries
@@ -131,7 +131,7 @@ class SlotMap:
             self._heard[node] = self._clock()
 
     def refresh(self) -> Steps[Exception | None]:
-        """Ask for the map if it is stale. Returns why there is none."""
+        """Ask for the map if it is stale. Returns why it could not be read, or None."""
         if not self._stale:
             return None
         began = self._clock()
@@ -155,7 +155,8 @@ class SlotMap:
         return None if self._primaries else _explained(trouble)
 
     def _candidates(self) -> list[Node]:
-        """Whom to ask for the map, in order: who answered last, who has an old map, who is doubted."""
+        """Return the nodes to ask for the map: first those that answered last, then those with an old map, then doubted
+        ones."""
 
         def order(node: Node) -> tuple[float, float, float]:
             never = float("-inf")
@@ -212,11 +213,11 @@ _KEYLESS: Final = frozenset({
 })  # fmt: skip
 _SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL", "EVAL_RO"})
 _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD"), ("CONFIG", "GET")})
-"""What each primary must know for itself."""
+"""Commands that go to each primary."""
 
 
 def key_of(command: Command) -> str | None:
-    """The first key of a command, None if it has none."""
+    """Return the first key of a command, or None."""
     name = command[0]
     if name in _KEYLESS:
         return None
@@ -228,7 +229,7 @@ def key_of(command: Command) -> str | None:
 
 
 class _Unit(NamedTuple):
-    """What must be carried out together: one command, or one transaction."""
+    """Commands that must be carried out together: one command, or one transaction."""
 
     at: int
     """Its place in the exchange."""
@@ -281,14 +282,14 @@ class Routing:
         self.map = SlotMap(seeds, clock=clock)
 
     def node_of(self, key: str) -> Node | None:
-        """Where a key was when it was last looked, None if that is not known."""
+        """Return the node that had the key by the latest map, or None."""
         return self.map.home(slot_of(key))
 
     def exchange(self, commands: Sequence[Command]) -> Steps[list[Any]]:
-        """Carry out commands where their keys are; an exception stands in the place of a reply that did not come.
+        """Carry out commands where their keys are; an exception takes the place of a reply that did not come.
 
         Commands without a key go where others of the exchange go (TIME asks for that clock), else to any primary; those
-        that load scripts go to all primaries, and so does CONFIG GET, whose answers come one behind the other.
+        that load scripts go to all primaries, and so does CONFIG GET, whose answers are joined.
         """
         trouble = yield from self.map.refresh()
         if trouble is not None:
@@ -302,7 +303,7 @@ class Routing:
             slot = slot if unit.slot is None else unit.slot
             home = self.map.any() if slot is None else self.map.home(slot)
             if unit.everywhere:
-                # A node that does not hear of it says so at its next call, and is told then.
+                # A node that does not get it says so at its next call, and gets it then.
                 replies = yield Round(
                     {n: list(unit.commands) for n in self.map.sound()}, brief=True
                 )
@@ -325,7 +326,7 @@ class Routing:
     def _send(
         self, todo: list[tuple[_Unit, Node, bool]], results: list[Any]
     ) -> Steps[list[tuple[_Unit, Node, bool]]]:
-        """Send units and take note of replies. Returns those that are to be sent elsewhere."""
+        """Send units and take note of replies. Returns the units that must be sent elsewhere."""
         commands: dict[Node, list[Command]] = {}
         places = []
         for unit, node, asking in todo:
@@ -356,7 +357,7 @@ class Routing:
         return again
 
     def locate(self, command: Command) -> Steps[Node]:
-        """The node for a command that is sent on a connection of its own. Raises Unsent, or ReplyError."""
+        """Return the node for a command that is sent on a connection of its own. Raises Unsent, or ReplyError."""
         trouble = yield from self.map.refresh()
         if trouble is not None:
             raise trouble
@@ -368,7 +369,7 @@ class Routing:
         return node
 
     def follow(self, reply: ReplyError, asked: Node) -> bool:
-        """Take note of an error reply to such a command. True: it is to be sent again, to where its key is now."""
+        """Take note of an error reply to such a command. True: it must be sent again, to where its key is now."""
         self.map.note(asked, reply)
         redirect = _redirect(reply, asked)
         if redirect is None:
@@ -380,8 +381,8 @@ class Routing:
         return True
 
     def _all(self, replies: Replies) -> Any:
-        """One reply for those of all primaries: what stays wrong, else that it was done (lists come one behind the
-        other), else what is wrong for now.
+        """Return one reply for the replies of all primaries: an error that will stay, else a success (lists are
+        joined), else an error that may pass.
 
         A call to a node on which it was not done says so, and that it is loaded begins again.
         """

@@ -41,16 +41,16 @@ from rq_core.model.lib.url import check_port
 log = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S: Final = 1.0
-"""Seconds after which the next sentinel is asked: a connection waits for all of those that are dead."""
+"""Seconds after which the next sentinel is asked: a connection waits for each sentinel that is dead."""
 
 LOOK_EVERY_S: Final = 1.0
-"""Seconds between two looks at who the primary is, while connections to it are used."""
+"""Seconds between two questions which server is the primary, while connections to it are used."""
 LOOK_LATER_S: Final = 10.0
 """The same once no sentinel has answered: a primary that works is not held up by sentinels that do not."""
 
 Address = tuple[str, int]
 Said = Sequence[str] | Exception | None
-"""What a sentinel answered; None: it knows no such service."""
+"""A sentinel's answer; None: it knows no such service."""
 
 
 @dataclass
@@ -60,15 +60,15 @@ class Sentinels:
     addresses: Sequence[Address]
     service: str
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the connections to the sentinels: user, password, TLS."""
+    """Options of the connections to the sentinels: user, password, TLS."""
 
     def __post_init__(self) -> None:
         self._begin_process()
         self._order = list(self.addresses)
         self.primary: Address | None = None
-        """What a sentinel named last."""
+        """The address that a sentinel named last."""
         self._look_at = 0.0
-        """When it is to be asked again whether that still holds, on the monotonic clock."""
+        """When to ask again whether that is still the primary, on the monotonic clock."""
         self._failed = 0
         """Looks in a row that had no answer."""
 
@@ -79,15 +79,15 @@ class Sentinels:
 
     @property
     def _lock(self) -> threading.Lock:
-        """What is done under it is short, and leaves ``_order`` whole at each moment: a fork may come in between."""
+        """A lock, held for short steps that leave ``_order`` whole at each moment: a fork may come in between."""
         if os.getpid() != self._pid:
             # Another thread of the parent may have had it.
             self._begin_process()
         return self._own_lock
 
     def ask(self, within: float = CONNECT_TIMEOUT_S) -> Address:
-        """The primary's address, from the first sentinel that has one. Raises redis.ConnectionError if none has one and
-        answers within so many seconds."""
+        """Return the primary's address, from the first sentinel that has one. Raises redis.ConnectionError if no
+        sentinel answers with one within ``within`` seconds."""
         silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
             said = self._ask_one(sentinel, seconds)
@@ -97,7 +97,7 @@ class Sentinels:
         for sentinel, trouble in silent.items():
             if trouble is not None:
                 try:
-                    tls_probe.check(self._made(sentinel), trouble)
+                    tls_probe.check_tls(self._made(sentinel), trouble)
                 except tls_probe.OtherProtocol as error:
                     silent[sentinel] = error
         raise redis.ConnectionError(self._none(silent))
@@ -113,7 +113,7 @@ class Sentinels:
         for sentinel, trouble in silent.items():
             if trouble is not None:
                 try:
-                    await tls_probe.check_async(self._made(sentinel), trouble)
+                    await tls_probe.check_tls_async(self._made(sentinel), trouble)
                 except tls_probe.OtherProtocol as error:
                     silent[sentinel] = error
         raise redis.ConnectionError(self._none(silent))
@@ -134,13 +134,13 @@ class Sentinels:
             self._looked(sentinel, await self._ask_one_async(sentinel, ANSWER_WITHIN_S))
 
     def doubt(self) -> None:
-        """What the first sentinel named could not be used: it may know less than the others, so it is asked last."""
+        """Ask the first sentinel last from now on: the server that it named could not be used, so it may know less."""
         with self._lock:
             first, *others = self._order
             self._order = [*others, first]
 
     def still_name(self, address: Address) -> bool:
-        """Whether that is the primary by what was heard a moment ago."""
+        """Whether an address is that of the primary, by a recent answer of a sentinel."""
         return self.primary == address and self.is_level()
 
     def is_level(self) -> bool:
@@ -189,7 +189,7 @@ class Sentinels:
         return "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
 
     def _in_order(self, within: float) -> Iterator[tuple[Address, float]]:
-        """The sentinels, the one that answered last first, and how many seconds each is given."""
+        """Return the sentinels, the one that answered last first, and how many seconds each is given."""
         with self._lock:
             order = list(self._order)
         deadline = time.monotonic() + within
@@ -213,7 +213,7 @@ class Sentinels:
         return [each for each in self._order if each != sentinel]
 
     def _made(self, sentinel: Address) -> redis.Connection:
-        """What a connection to a sentinel is made of."""
+        """Return a connection of redis-py to a sentinel, not connected yet."""
         kind = redis.SSLConnection if self.options.get("ssl") else redis.Connection
         return kind(host=sentinel[0], port=sentinel[1])
 
@@ -241,7 +241,7 @@ def named_by(url: str) -> bool:
 
 
 class _Refused(redis.ConnectionError):
-    """What Sentinel named is not the primary, or not yet, or no longer."""
+    """The server that Sentinel named is not the primary, or not yet, or no longer."""
 
     def __init__(self, address: Address, role: str) -> None:
         host, port = address
@@ -256,7 +256,7 @@ class PrimaryConnection(redis.Connection):
         super().__init__(**options)  # type: ignore[no-untyped-call]
 
     def connect(self) -> None:
-        """Connect to the primary, if it is not connected. Raises redis.ConnectionError while there is none."""
+        """Connect to the primary, if it is not connected. Raises redis.ConnectionError while no server is primary."""
         plain: Any = super()
         socket: Any = self._sock
         if socket is not None:
@@ -323,7 +323,8 @@ class AsyncPrimarySSLConnection(AsyncPrimaryConnection, redis.asyncio.SSLConnect
 
 
 def _role(reply: Any) -> str:
-    """What a server says of itself. Without the right to ask one goes on: a replica refuses what writes."""
+    """Return the role that a server says it has. Without the right to ask, "master" is assumed: a replica refuses
+    writes."""
     if isinstance(reply, NoPermissionError):
         return "master"
     return str(reply if isinstance(reply, Exception) else reply[0])
@@ -337,8 +338,10 @@ _BY_ASYNCIO_AND_TLS: Final[dict[tuple[bool, bool], type]] = {
 }
 
 
-def parse(url: str, *, for_asyncio: bool, answer_within: float) -> tuple[str, dict[str, Any]]:
-    """What redis-py's pool needs to reach the primary: a URL without a meaningful host, and options beside it.
+def parse_sentinel_url(
+    url: str, *, for_asyncio: bool, answer_within: float
+) -> tuple[str, dict[str, Any]]:
+    """Return what redis-py's pool needs to reach the primary: a URL without a meaningful host, and options.
 
     Raises ValueError, in words that complete "must be a URL".
     """

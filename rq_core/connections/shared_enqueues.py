@@ -23,7 +23,7 @@ IN_FLIGHT: Final = 8
 CarryOut = Callable[[Send | Pause], Awaitable[Any]]
 """Carries out one step of a plan."""
 Through = Callable[[Send | Pause, CarryOut], Awaitable[Any]]
-"""The same, by what it is given."""
+"""Carries out one step of a plan, with the function that would do so."""
 
 
 class _GivenUp(Exception):
@@ -31,7 +31,7 @@ class _GivenUp(Exception):
 
 
 class _Waiting(NamedTuple):
-    """A job, and the caller that is told what became of it."""
+    """A job, and the caller that waits for its outcome."""
 
     job: NewJob
     future: asyncio.Future[Accepted]
@@ -112,7 +112,7 @@ class SharedEnqueues:
     def __init__(
         self, enqueue: Enqueue, run: Callable[[Call[Accepted], Through], Awaitable[Accepted]]
     ) -> None:
-        """``run`` carries out a call, each step of its plan ``through`` what it is given."""
+        """``run`` carries out a call, each step of its plan with the ``Through`` that it is given."""
         self._enqueue = enqueue
         self._run = run
         self._in_flight = 0
@@ -175,7 +175,7 @@ class SharedEnqueues:
             self._in_flight -= 1
 
     def next_batch(self) -> list[_Waiting]:
-        """Take the next call's jobs, all of one queue; none: what waits is for the calls under way to take.
+        """Take the next call's jobs, all of one queue; empty: the calls under way will take the jobs that wait.
 
         An id is under way once: so each outcome is one job's, and the first to come is the one that is accepted.
         """

@@ -16,18 +16,18 @@ import redis
 import redis.asyncio
 
 LOOK_S: Final = 0.5
-"""Seconds that the look takes at most."""
+"""Seconds that the probe takes at most."""
 SPEAKS: Final = "ERR it speaks "
-"""How the error begins."""
+"""The beginning of the error's text."""
 
 _RECORDS: Final = (b"\x15", b"\x16")
-"""The first byte of what TLS sends: an alert, a handshake."""
+"""The first bytes that TLS sends: of an alert, or of a handshake."""
 _PLAIN: Final = (b"+", b"-")
 _FAILED: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
 class OtherProtocol(redis.RedisError):
-    """The port speaks TLS and the URL asks for none, or the other way round: to try again changes nothing."""
+    """The port speaks TLS and the URL asks for none, or the other way round. To try again is useless."""
 
     def __init__(self, *, speaks_tls: bool) -> None:
         super().__init__(
@@ -37,7 +37,7 @@ class OtherProtocol(redis.RedisError):
         )
 
 
-def check(made: Any, error: BaseException) -> None:
+def check_tls(made: Any, error: BaseException) -> None:
     """Raise OtherProtocol if that is why a connection of redis-py could not be made."""
     tls = _asks_for_tls(made, error)
     if tls is None:
@@ -49,7 +49,7 @@ def check(made: Any, error: BaseException) -> None:
         _judge(first, tls=tls)
 
 
-async def check_async(made: Any, error: BaseException) -> None:
+async def check_tls_async(made: Any, error: BaseException) -> None:
     """The same for asyncio."""
     tls = _asks_for_tls(made, error)
     if tls is None:

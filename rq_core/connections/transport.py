@@ -1,7 +1,7 @@
 """Connections: commands out, replies back, errors in the place of replies. Nothing is sent twice here.
 
-:mod:`rq_core.protocol.operations` decides what to re-send; redis-py's own retries are off. It must know whether a
-command was sent at all, so exchanges are made on lines taken from the pool, not through redis-py's commands.
+:mod:`rq_core.protocol.engine.delivery` decides what to re-send; redis-py's own retries are off. It must know whether a
+command was sent at all, so exchanges are made on connections taken from the pool, not through redis-py's commands.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rq_core.connections.async_connection import AsyncLine
-from rq_core.connections.connection import CONNECT_TIMEOUT_S, SOON_S, Line
+from rq_core.connections.async_connection import AsyncConnection
+from rq_core.connections.connection import CONNECT_TIMEOUT_S, SOON_S, Connection
 from rq_core.connections.connection_options import source_of
 from rq_core.connections.pool import AsyncPool, Pool
-from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, unsent, words_of
+from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, own_words, unsent
 from rq_core.connections.sentinel import LOOK_EVERY_S
 from rq_core.protocol.engine.plan import Lost, Patience
 
 SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is given up."""
 WORKER_SOCKET_TIMEOUT_S: Final = 4.0
-"""The same for workers: one that waits on a connection which an outage has silently ended waits so long after Redis is
-back, and is to claim again within ten seconds. What it sends again is carried out once."""
+"""The same for workers. A worker on a connection that an outage has ended silently waits for this time after Redis is
+back, and must claim again within ten seconds. A call that it sends again is carried out once."""
 BLOCK_MARGIN_S: Final = 2.0
 """Seconds that the answer to a blocking command may come late."""
 
 
-L = TypeVar("L", bound=Line)
+L = TypeVar("L", bound=Connection)
 Meanwhile = Callable[[], None] | None
 Hear = Callable[[Any], None] | None
 
 
-class Wire(Protocol):
-    """What a Client needs of a connection."""
+class Transport(Protocol):
+    """The interface between a Client and its connections."""
 
     one_slot: bool
     """Whether a blocking command may have the keys of one queue only."""
@@ -52,31 +52,31 @@ class Wire(Protocol):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """One round trip. An exception stands in the place of a reply that is an error, or did not come.
+        """Make one round trip. An exception takes the place of a reply that is an error, or did not come.
 
         ``meanwhile`` is called, if at all, when the commands have been sent. ``patience``: for a connection at most
         ``unsent`` seconds, for a reply ``unknown``, where the connections' own bounds are not lower.
         """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """One blocking command that answers within ``seconds``, on a connection of its own."""
+        """Send one blocking command that answers within ``seconds``, on a connection of its own."""
 
     def place(self, key: str) -> object:
-        """Which of its servers has a key, as far as is known: equal for keys that are in one place."""
+        """Return which of its servers has a key, as far as is known: equal for keys that are in one place."""
 
-    def new_line(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """A connection of its own to the server that has a key; it connects to nothing yet. None: which server that is
-        is not known yet."""
+    def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
+        """Return a new connection to the server that has a key; it is not connected yet. None: the server is not known
+        yet."""
 
-    def is_current(self, line: Line) -> bool:
+    def is_current(self, connection: Connection) -> bool:
         """Whether a connection leads to where a new one would."""
 
     def close(self) -> None:
         """Close all connections."""
 
 
-class AsyncWire(Protocol):
-    """What an AsyncClient needs: see Wire."""
+class AsyncTransport(Protocol):
+    """The interface between an AsyncClient and its connections: see Transport."""
 
     one_slot: bool
 
@@ -86,21 +86,21 @@ class AsyncWire(Protocol):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """See Wire.exchange."""
+        """See Transport.exchange."""
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """See Wire.block. ``hear`` is called with the reply, which may be a ReplyError, when it has been read: a round
-        of the loop before the caller goes on."""
+        """See Transport.block. ``hear`` is called with the reply, which may be a ReplyError, when it has been read: a
+        round of the loop before the caller goes on."""
 
     def place(self, key: str) -> object:
-        """See Wire.place."""
+        """See Transport.place."""
 
     async def close(self) -> None:
         """Close all connections."""
 
 
-class PoolWire:
-    """A Wire over a pool of connections."""
+class PoolTransport:
+    """A Transport over a pool of connections."""
 
     one_slot = False
 
@@ -138,55 +138,55 @@ class PoolWire:
     ) -> list[Any]:
         """``seconds``: how long a reply is waited for; None: as long as connections are given."""
         try:
-            line = self._pool.take(connect_within)
+            connection = self._pool.take(connect_within)
         except (*BROKEN, redis.RedisError) as error:
             return [unsent(error)] * len(commands)
         replies: list[Any] = []
         try:
-            line.send(_packed(commands))
+            connection.send(_packed(commands))
             if meanwhile is not None:
                 meanwhile()
             if seconds is not None:
-                line.wait_for(seconds)
-            line.receive(len(commands), replies)
+                connection.wait_for(seconds)
+            connection.receive(len(commands), replies)
             if seconds is not None:
-                line.wait_for(None)
+                connection.wait_for(None)
             if is_demoted(replies):
-                line.disconnect()
+                connection.disconnect()
                 self._distrust()
         except BROKEN as error:
-            line.disconnect()
+            connection.disconnect()
             self._distrust()
-            replies += [Lost(words_of(error))] * (len(commands) - len(replies))
+            replies += [Lost(own_words(error))] * (len(commands) - len(replies))
         except BaseException:
             # Replies may still be under way: this connection cannot be used again.
-            line.disconnect()
+            connection.disconnect()
             raise
         finally:
-            self._pool.give_back(line)
+            self._pool.give_back(connection)
         return replies
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
         return _or_raise(self._exchange([command], None, seconds + BLOCK_MARGIN_S))
 
     def _distrust(self) -> None:
-        """One connection is broken: those that lie idle may have died with it, and would each cost a timeout."""
+        """Disconnect idle connections after one has broken: they may have died, too, and would each cost a timeout."""
         self._pool.disconnect_idle()
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
         return None
 
-    def new_line(self, key: str, kind: Callable[[Any], L]) -> L | None:  # noqa: ARG002 - see place
-        return self._pool.new_line(kind)
+    def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:  # noqa: ARG002 - see place
+        return self._pool.new_connection(kind)
 
-    def is_current(self, line: Line) -> bool:
-        return not self._pool.leads_elsewhere(line)
+    def is_current(self, connection: Connection) -> bool:
+        return not self._pool.leads_elsewhere(connection)
 
     def close(self) -> None:
         self._pool.disconnect()
 
 
-class AsyncPoolWire:
+class AsyncPoolTransport:
     """The same for asyncio."""
 
     one_slot = False
@@ -199,7 +199,7 @@ class AsyncPoolWire:
         connect_within: float = CONNECT_TIMEOUT_S,
         keep: bool = True,
     ) -> None:
-        """``connect_within``: see PoolWire. ``keep``: see AsyncPool."""
+        """``connect_within``: see PoolTransport. ``keep``: see AsyncPool."""
         retry, bounds = AsyncRetry(NoBackoff(), 0), (answer_within, connect_within)
         source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
         self._pool = AsyncPool(source, wait=answer_within, keep=keep)
@@ -211,7 +211,7 @@ class AsyncPoolWire:
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """See Wire.exchange."""
+        """See Transport.exchange."""
         if patience is None:
             return await self._exchange(commands, meanwhile, self._answer_within)
         seconds = min(self._answer_within, max(SOON_S, patience.unknown))
@@ -227,58 +227,58 @@ class AsyncPoolWire:
         *,
         blocks: bool = False,
     ) -> list[Any]:
-        """``seconds``: how long a reply is waited for. ``blocks``: it is to come late."""
-        line = self._pool.take_idle()
-        if line is None:
+        """``seconds``: how long a reply is waited for. ``blocks``: it comes late."""
+        connection = self._pool.take_idle()
+        if connection is None:
             try:
-                line = await self._pool.take(connect_within)
+                connection = await self._pool.take(connect_within)
             except (*BROKEN_ASYNC, redis.RedisError) as error:
                 return [unsent(error)] * len(commands)
         count = len(commands)
         try:
-            answer = line.ask(_packed(commands), count, seconds, hear)
+            answer = connection.ask(_packed(commands), count, seconds, hear)
             if meanwhile is not None:
                 meanwhile()
             if blocks and self._pool.sentinels is not None:
-                await self._watched(line, answer)
+                await self._watched(connection, answer)
             await answer
-            replies = line.replies
+            replies = connection.replies
             if is_demoted(replies):
-                await line.drop()
+                await connection.drop()
                 await self._distrust()
         except BROKEN_ASYNC as error:
-            replies = line.replies
-            await line.drop()
+            replies = connection.replies
+            await connection.drop()
             await self._distrust()
-            replies += [Lost(words_of(error))] * (count - len(replies))
+            replies += [Lost(own_words(error))] * (count - len(replies))
         except BaseException:
-            await line.drop()
+            await connection.drop()
             raise
         finally:
             if not self._pool.keeps:
-                await line.drop()
-            self._pool.give_back(line)
+                await connection.drop()
+            self._pool.give_back(connection)
         return replies
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """See AsyncWire.block."""
+        """See AsyncTransport.block."""
         within = seconds + BLOCK_MARGIN_S
         return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
 
-    async def _watched(self, line: AsyncLine, answer: asyncio.Future[None]) -> None:
+    async def _watched(self, connection: AsyncConnection, answer: asyncio.Future[None]) -> None:
         """Wait for a late answer. Raises EOFError if the sentinels name another server meanwhile: nothing will come."""
         while not answer.done():
             await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
-            if not answer.done() and await self._pool.leads_elsewhere(line):
+            if not answer.done() and await self._pool.leads_elsewhere(connection):
                 raise EOFError("the sentinels name another primary")
 
     async def _distrust(self) -> None:
-        """See PoolWire._distrust."""
+        """See PoolTransport._distrust."""
         with contextlib.suppress(redis.RedisError, *BROKEN_ASYNC):
             await self._pool.disconnect_idle()
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
-        """See Wire.place."""
+        """See Transport.place."""
         return None
 
     async def close(self) -> None:
@@ -294,14 +294,14 @@ def _or_raise(replies: list[Any]) -> Any:
 
 
 def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
-    """Commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
+    """Return commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
     try:
         if len(commands) == 1:
             packed: bytes = hiredis.pack_command(tuple(commands[0]))
             return packed
         return b"".join([hiredis.pack_command(tuple(command)) for command in commands])
     except UnicodeEncodeError:
-        # Replies with bytes that are not UTF-8 were read; what is said of such a job must reach Redis, too.
+        # Replies with bytes that are not UTF-8 were read; commands about such a job must reach Redis, too.
         return _packed([[_as_bytes(word) for word in command] for command in commands])
 
 

@@ -1,8 +1,7 @@
-"""Waits for the ends of jobs: one thread of a process looks for all who wait, on a connection of its own to each
-server.
+"""Waits for the ends of jobs: one thread of a process looks for all waits, on a connection of its own to each server.
 
-The thread is told of ends (:mod:`rq_core.connections.end_subscriptions`), and looks again now and then all the same. It
-begins with the first wait, and ends when there has been none for a while. Threads and event loops share it, and a
+The thread gets messages about ends (:mod:`rq_core.connections.end_subscriptions`), and still looks again now and then.
+It begins with the first wait, and ends when no wait has come for a while. Threads and event loops share it, and a
 forked child begins one of its own."""
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from rq_core.connections.end_subscriptions import Deafness, Listener, Looked
 from rq_core.errors import NoResult, RqCoreError, ServerUnavailable
 from rq_core.model.lib.text import counted
 from rq_core.protocol.engine.plan import Patience
-from rq_core.protocol.reads.wait_schedule import TOGETHER_MAX, Wait, Waits
+from rq_core.protocol.reads.wait_schedule import TOGETHER_MAX, JobWait, Waits
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +30,16 @@ LINGER_S: Final = 10.0
 QUIET_S: Final = 1.0
 """Seconds without a wait after which a queue is listened to no more: the next wait may come at once."""
 PATIENCE: Final = Patience(unsent=1.0, unknown=1.0)
-"""Of the looks, and of saying that a client waits: another one follows, and others wait for theirs meanwhile."""
+"""The patience of a look, and of saying that a client waits: another one follows, and other waits are due meanwhile."""
 JOIN_S: Final = 1.0
 """Seconds that ``close`` waits for the thread."""
 
 
 class _Round:
-    """What one thread has to do, from its first wait to its end."""
+    """The work of one thread, from its first wait to its end."""
 
     def __init__(self) -> None:
-        self.new: list[Wait] = []
+        self.new: list[JobWait] = []
         """Waits that it has not taken yet."""
         self.is_closing = False
         self.woken, self._waker = socket.socketpair()
@@ -48,7 +47,7 @@ class _Round:
             end.setblocking(False)
 
     def wake(self) -> None:
-        """Let the thread look at what is new."""
+        """Wake the thread for new waits."""
         # One that is full wakes it as well; one that is closed has no thread to wake.
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
@@ -59,7 +58,7 @@ class _Round:
 
 
 class Waiter:
-    """Looks for those who wait. Threads and forked children may share it."""
+    """Looks at jobs for all waits. Threads and forked children may share it."""
 
     def __init__(
         self,
@@ -77,15 +76,15 @@ class Waiter:
     def _begin_process(self) -> None:
         self._lock = threading.Lock()
         self._round: _Round | None = None
-        """Of the thread that takes new waits; None: there is none."""
+        """The round of the thread that takes new waits; None: no thread runs."""
         self._thread: threading.Thread | None = None
         self._waits: Waits | None = None
-        """Those of the thread that began last."""
+        """The waits of the thread that began last."""
         self._deaf = Deafness()
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
-    def begin(self, *waits: Wait) -> None:
+    def begin(self, *waits: JobWait) -> None:
         """Begin waits. The ``tell`` of each is called in the waiter's thread, and must not block. To give a wait up,
         set its ``over``. Raises RuntimeError if the process can begin no thread."""
         if not waits:
@@ -102,7 +101,7 @@ class Waiter:
                 # Else the thread has not taken those before them, and was woken for these.
                 current.wake()
 
-    def _begin_round(self, waits: Sequence[Wait]) -> None:
+    def _begin_round(self, waits: Sequence[JobWait]) -> None:
         current = _Round()
         current.new += waits
         thread = threading.Thread(
@@ -241,7 +240,7 @@ class Waiter:
             self._failed(waits, due, silent[place], self.clock())
 
     def _look_at(
-        self, waits: Waits, listener: Listener, queue: str, due: Sequence[Wait]
+        self, waits: Waits, listener: Listener, queue: str, due: Sequence[JobWait]
     ) -> RqCoreError | None:
         began = self.clock()
         try:
@@ -261,7 +260,7 @@ class Waiter:
                 waits, due, RqCoreError(f"a look at {counted(len(due), 'job')} failed: {error!r}")
             )
             return None
-        # A message that came before the answer tells of a job that the look has found.
+        # A message that came before the answer is about a job that the look has found.
         self._hear(waits, listener)
         now = self.clock()
         for wait in due:
@@ -273,13 +272,13 @@ class Waiter:
         return None
 
     @staticmethod
-    def _end(waits: Waits, due: Sequence[Wait], error: RqCoreError) -> None:
+    def _end(waits: Waits, due: Sequence[JobWait], error: RqCoreError) -> None:
         for wait in due:
             wait.end(error)
             waits.forget(wait)
 
     def _failed(
-        self, waits: Waits, due: Sequence[Wait], trouble: RqCoreError, began: float
+        self, waits: Waits, due: Sequence[JobWait], trouble: RqCoreError, began: float
     ) -> None:
         now = self.clock()
         for wait in due:

@@ -20,6 +20,6 @@ job that is due and not promoted yet.
 """
 
 from rq_core.doctor.finding import Edit, Finding, Kind
-from rq_core.doctor.repair import Look, diagnose, examine, examined, repair
+from rq_core.doctor.repair import Evidence, diagnose, examine, examined, repair
 
-__all__ = ["Edit", "Finding", "Kind", "Look", "diagnose", "examine", "examined", "repair"]
+__all__ = ["Edit", "Evidence", "Finding", "Kind", "diagnose", "examine", "examined", "repair"]

@@ -1,4 +1,4 @@
-"""The queue as it is against the queue as it must be: what differs, by what it differs for, in words."""
+"""Compares the indexes that a queue has with those it must have: the differences, by owner, in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rq_core.doctor import result_check
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
-from rq_core.doctor.image import LISTS, AtLeast, Image, Kept, Want
+from rq_core.doctor.image import LISTS, AnyValue, AtLeast, Image, Want
 from rq_core.doctor.snapshot import View
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.lib.text import counted
@@ -16,10 +16,11 @@ from rq_core.model.limits.scopes import is_rate
 from rq_core.model.unique_names import is_name_field, name_field, read_holder
 
 Owner = tuple[str, str]
-"""What a member of an index is there for: a job, a lane, a call slot, a rate, a fact of `meta`…"""
+"""The thing that a member of an index is about, as its kind and its name: a job, a lane, a call slot, a rate, a fact of
+`meta`…"""
 
 _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
-"""Keys that also have what is not derived. In a list, an entry too many is a tombstone."""
+"""Keys that also have members that are not derived. In a list, an entry too many is a tombstone."""
 _FACTS: Final = {
     "sequence": "the last place in line that was given",
     "tombstones": "the number of list entries that lead nowhere",
@@ -34,11 +35,11 @@ _FACTS: Final = {
 _OWNERS: Final = {
     "meta": "fact", "results": "id", "kept": "id", "returned": "id", "rates": "rate", "fair": "key",
 }  # fmt: skip
-"""What the members of a key are there for; those of other keys are there for a job."""
+"""The kinds of owners that the members of a key have; the members of other keys belong to jobs."""
 
 
 def owner_of(key: str, member: str) -> Owner:
-    """Return what a member of an index is there for."""
+    """Return the owner of a member of an index."""
     if key in ("scheduled", "expiring"):
         kind, _, name = member.partition("|")
         kinds = {"job": "job", "dead": "job", "slot": "call slot", "rate": "rate", "name": "name"}
@@ -52,8 +53,8 @@ def owner_of(key: str, member: str) -> Owner:
     return _OWNERS.get(key, "job"), member.rpartition("|")[2]
 
 
-def differences(image: Image) -> dict[Owner, list[Edit]]:
-    """Return the edits that make the indexes what they must be, by what they are for."""
+def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
+    """Return the edits that correct the indexes, by owner."""
     found: dict[Owner, list[Edit]] = defaultdict(list)
     unknown = set(_unknown(image))
     for key, wanted in image.indexes.items():
@@ -82,7 +83,7 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
     if isinstance(want, AtLeast):
         fits = _number(actual) >= want.value
         return None if fits else Edit(key, member, LOWER, str(want.value))
-    if isinstance(want, Kept):
+    if isinstance(want, AnyValue):
         is_lost = actual is None and want.fresh is not None
         is_late = actual is not None and want.most is not None and actual > want.most
         edit = Edit(key, member, as_text(actual), str(want.fresh))
@@ -102,7 +103,7 @@ def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
 
 
 def _number(actual: Any) -> float:
-    """Return a number, 0 if there is none, and less if it is no number."""
+    """Return a stored number; 0 for a missing one, and less for a text that is not a number."""
     if isinstance(actual, str):
         is_number = actual.isascii() and actual.isdigit() and len(actual) < 19
         return int(actual) if is_number else -1
@@ -132,7 +133,8 @@ def _unknown(image: Image) -> Iterator[Owner]:
 
 
 def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """Return edits of an owner with what must still be as it was, so that they are right."""
+    """Return the edits of an owner, and guards for the members on which they depend: they must still be as they
+    were."""
     view, (kind, name) = image.view, owner
     edits = tuple(edits)
     changed = {(edit.key, edit.member) for edit in edits}
@@ -162,13 +164,13 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
 
 
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
-    """The lines of the jobs that hold a name by `slots`, and are to hold it."""
+    """Return the lines of the jobs that hold a name by `slots`, and that must hold it."""
     values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
 
-def findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Say in words what differs, once for each owner."""
+def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
+    """Yield the differences as findings, one for each owner."""
     for owner, edits in differing.items():
         kind, name = owner
         says = "; ".join([*_reasons(image, owner, edits), *(_says(image, name, e) for e in edits)])
@@ -210,7 +212,7 @@ def _reasons(image: Image, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]
         yield (
             "by the log no job can hold it"
             if at_ms is None
-            else f"it stands until {at_ms} by the log"
+            else f"it is held until {at_ms} by the log"
         )
 
 

@@ -1,4 +1,4 @@
-"""What the doctor finds, and the edits that mend it."""
+"""Findings of the doctor, and the edits that mend them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """What does not agree. All but INDEX, NO_WAKE and LOG_STRAY are facts that no other key of the queue implies."""
+    """Kinds of findings. All but INDEX, NO_WAKE and LOG_STRAY concern facts that no other key of the queue implies."""
 
     INDEX = "index"
     """An index differs from what the state lines imply."""
@@ -21,7 +21,7 @@ class Kind(StrEnum):
     SPEC_DIFFERS = "spec_differs"
     """A live job whose task, arguments or timeout are not those with which it was enqueued."""
     NO_LINE = "no_line"
-    """A job's arguments without its line, and the outbox does not go back far enough to say how the job stood."""
+    """A job's arguments without its line, and the outbox does not go back far enough to say the job's state."""
     NO_CAPS = "no_caps"
     """The limits are gone."""
     NO_META = "no_meta"
@@ -29,15 +29,15 @@ class Kind(StrEnum):
     NO_OUTBOX = "no_outbox"
     """The events are gone."""
     LOG_DIFFERS = "log_differs"
-    """The log and a job's state line differ, or the last event about a setting or a limit and what Redis has."""
+    """A job's state line, a setting or a limit in Redis differs from the log's last event about it."""
     UNLOGGED = "unlogged"
     """A live job that the log does not have, though it begins with the queue."""
     LOST = "lost"
     """A job that is live by the log, and that Redis does not have."""
     DRIFT = "drift"
-    """Redis and the audit database differ in what no other finding tells."""
+    """Redis and the audit database differ, and no other finding says so."""
     UNKNOWN = "unknown"
-    """Why it cannot be told whether they do."""
+    """Redis and the audit database could not be compared; the finding says why."""
     LOG_GAP = "log_gap"
     """Numbers are missing in the outbox."""
     LOG_STRAY = "log_stray"
@@ -47,13 +47,13 @@ class Kind(StrEnum):
 
 
 class Edit(NamedTuple):
-    """One change of one member of one key, and what the member must still be for it: a record of repair.lua."""
+    """One change of one member of one key, and the value that the member must still have: a record of repair.lua."""
 
     key: str
-    """A key of the queue; or `line`, how a job stands, or `head`, the first member of `waiting` in a lane."""
+    """A key of the queue; or `line`, a job's state line, or `head`, the first member of `waiting` in a lane."""
     member: str
     was: str
-    """The member's value in the snapshot: empty if there is none; LOWER stands for any lower number."""
+    """The member's value in the snapshot: empty if it has no value; LOWER matches any lower number."""
     value: str
     """Its value from now on: empty removes it, the same as ``was`` changes nothing."""
 
@@ -73,9 +73,9 @@ class Finding:
     """One sentence for people, without a full stop."""
     job_id: str | None = None
     edits: tuple[Edit, ...] = ()
-    """What mends it: carried out together, or not at all."""
+    """The edits that mend it: carried out together, or not at all."""
     owner: tuple[str, str] | None = None
-    """Of a difference of indexes: what its members are there for, such as a job, a lane or a name."""
+    """The owner of the members of indexes that differ, such as a job, a lane or a name; None for other findings."""
 
     lost: int | None = None
     """How many jobs were alive by the log of a queue that Redis has lost."""

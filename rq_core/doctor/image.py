@@ -1,4 +1,4 @@
-"""What a queue's indexes must be, by its state lines and by what else cannot be derived: limits, slots, the log."""
+"""The indexes that a queue must have, by its state lines and the facts that nothing implies: limits, slots, the log."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ INDEXES: Final = (
         "meta",
     ),
 )
-"""The keys of which something is derived; of `jobs` that each job is in it, of `state` the lines that are lost."""
+"""The keys with derived members. In `jobs` each job must have a member; in `state` only lost lines are derived."""
 
 
-class Kept(NamedTuple):
-    """The value that is there; ``fresh`` if there is none, or a higher one than ``most``. `+` counts from the server's
-    time on."""
+class AnyValue(NamedTuple):
+    """Any existing value is right, unless it is above ``most``. If it is missing or too high, ``fresh`` is written; a
+    leading `+` counts from the server's time on."""
 
     fresh: str | None
-    """None if it cannot be derived."""
+    """The value to write; None if it cannot be derived."""
     most: float | None = None
 
 
@@ -63,8 +63,8 @@ class AtLeast(NamedTuple):
     value: int
 
 
-Want = str | int | Kept | AtLeast
-ANY: Final = Kept(None)
+Want = str | int | AnyValue | AtLeast
+ANY: Final = AnyValue(None)
 """Whatever is there."""
 UNKNOWN: Final = -1
 """An instant that the log does not say."""
@@ -114,7 +114,7 @@ class Image:
 
     @cached_property
     def places(self) -> dict[str, Place]:
-        """Where the lanes stand."""
+        """The places of the lanes."""
         reopened = {lane: self._opened(lane) for lane in self.kept_waiting}
         return self._settled | reopened
 
@@ -127,13 +127,13 @@ class Image:
 
     @cached_property
     def remembered(self) -> list[Remembered]:
-        """What is remembered of ids whose jobs have ended."""
+        """The records in ``results`` and ``returned`` of ids whose jobs have ended."""
         return list(remembered(self.view, self.jobs))
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """By field of `slots`, the instant until which a name stands that has another one there; None: no job can
-        have taken it."""
+        """By field of `slots`: the instant until which a name is held by the log, where `slots` has another instant;
+        None: no job can have taken the name."""
         found = {}
         for field, holder in until_instants(self.view.snapshot["slots"]).items():
             at_ms = _instant_by(self.view, name_in(field), holder.job_id)
@@ -143,7 +143,7 @@ class Image:
 
     @cached_property
     def indexes(self) -> dict[str, dict[str, Want]]:
-        """What each index must have, by key and member."""
+        """The members and values that each index must have, by key and member."""
         found: dict[str, dict[str, Want]] = {key: {} for key in INDEXES}
         entries = [
             *(entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),
@@ -166,12 +166,12 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, Job], lines: Mapping[str, str]) -> dict[str, Job]:
-    """Return the jobs with those that stand otherwise; a million of them are not copied for none."""
+    """Return the jobs, with the jobs of ``lines`` replaced. Without such lines, the jobs are not copied."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 
 def _restored(view: View) -> Iterator[tuple[str, str]]:
-    """Yield what the log knows of lines that are lost or unreadable. A lost job needs its arguments, too."""
+    """Yield the log's lines for jobs whose lines are lost or unreadable. A lost job needs its arguments, too."""
     specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
     for job_id, record in view.log.records.items():
         is_here = job_id in view.lines or job_id in specs
@@ -211,15 +211,15 @@ def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
     elif job.state is State.DEAD:
         since = int(job.fields["since"])
         yield "dead", job_id, since
-        yield "expiring", f"dead|{job_id}", Kept(str(since + view.fact("dead_retention_ms")))
+        yield "expiring", f"dead|{job_id}", AnyValue(str(since + view.fact("dead_retention_ms")))
     elif job.state in CLAIMED_STATES:
         if "expires" in job.fields:
             yield "expiring", f"job|{job_id}", ANY
-        yield "leases", job_id, Kept(f"+{view.fact('lease_ms')}", view.lease_end_max)
+        yield "leases", job_id, AnyValue(f"+{view.fact('lease_ms')}", view.lease_end_max)
         for scope in _counted(job):
             yield "holders", f"{scope}|{job_id}", 0
     elif job.lane is None:
-        yield LISTS[job.rank], job_id, Kept(str(place_in_line(job)))
+        yield LISTS[job.rank], job_id, AnyValue(str(place_in_line(job)))
     else:
         yield "waiting", f"{job.lane}|{place_in_line(job):016}|{job_id}", 0
 
@@ -239,7 +239,7 @@ def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
 
 def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
     if is_name_field(name):
-        # A name that stands until an instant is a fact, unless the log has another instant: its job may have ended.
+        # A name that is held until an instant is a fact, unless the log has another instant: its job may have ended.
         holder = read_holder(kept)
         until_ms = image.instants.get(name, holder.until_ms)
         if until_ms is not None:
@@ -250,12 +250,13 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
         return
     deadline = kept.split(" ")[1:2]
     known = deadline and deadline[0].isascii() and deadline[0].isdigit()
-    yield "expiring", f"slot|{name}", int(deadline[0]) if known else Kept(f"+{SLOT_LIFE_MS}")
+    yield "expiring", f"slot|{name}", int(deadline[0]) if known else AnyValue(f"+{SLOT_LIFE_MS}")
 
 
 def _instant_by(view: View, name: str, job_id: str) -> int | None:
-    """Return the instant until which a name stands by the log (Unix ms); None: no job can have taken it. Only what the
-    last job of the holder's id said when it took that very name counts, if nothing is missing since."""
+    """Return the instant until which a name is held by the log (Unix ms); None: no job can have taken it; UNKNOWN: the
+    log does not say. Only the last job of the holder's id counts, if it took this very name, and no entry since then
+    is missing."""
     if not view.has_heard_of(job_id):
         return None
     record = view.log.records[job_id] if job_id in view.log.began else None
@@ -269,7 +270,7 @@ def _instant_by(view: View, name: str, job_id: str) -> int | None:
 
 
 def _results(image: Image) -> Iterator[Entry]:
-    """Yield what is remembered of ids whose jobs have ended, and up to when."""
+    """Yield the members of `results`, `returned` and `kept` for ids whose jobs have ended."""
     for kept in image.remembered:
         if kept.value is not None:
             yield "returned", kept.id, kept.value
@@ -279,7 +280,7 @@ def _results(image: Image) -> Iterator[Entry]:
 
 
 def _rates(view: View) -> Iterator[Entry]:
-    """Yield how far each rate was spent (µs), and when that may be forgotten (ms): each implies the other."""
+    """Yield the arrival time of each rate (µs), and when that may be forgotten (ms): each implies the other."""
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
     spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
     for scope in filter(scopes.is_rate, {*rates, *spent}):
@@ -297,7 +298,7 @@ def _rates(view: View) -> Iterator[Entry]:
 
 
 def _resumes(view: View) -> Iterator[Entry]:
-    """Yield when rates go on whose moments are later than their limits allow."""
+    """Yield the moments when rates go on, for rates whose moments in `scheduled` are later than their limits allow."""
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
         if view.latest_ms is not None and kind == "rate" and scopes.is_rate(scope):
@@ -307,7 +308,7 @@ def _resumes(view: View) -> Iterator[Entry]:
 
 
 def _turns(image: Image) -> Iterator[Entry]:
-    """In a fair queue, a lane ahead of the clock stands where its key's last job ended: `fair` knows it."""
+    """Yield the members of `fair`: in a fair queue, the place of a lane ahead of the clock is its key's finish time."""
     view = image.view
     if view.fact("fair") and not view.is_fuzzy:
         ends: Counter[str] = Counter()
@@ -328,7 +329,7 @@ def _facts(image: Image) -> Iterator[Entry]:
     listed = {(i, rank) for rank, key in enumerate(LISTS) for i in snapshot[key]}
     entries = sum(len(snapshot[key]) for key in LISTS)
     nowhere = entries - len(listed & ready.items())
-    # A line that is to change is counted again once it has changed.
+    # A line that the repair changes is counted again afterwards.
     lines = [snapshot["results"][each.id] for each in image.remembered]
     sums = {
         "tombstones": nowhere,

@@ -1,4 +1,4 @@
-"""Where each lane must stand: open, or blocked on a scope that has no room (invariant I10)."""
+"""The places that lanes must have: open, or blocked on a scope that has no room (invariant I10)."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ class Place(NamedTuple):
         return cls(match["on"], int(match["order"])) if match else None
 
     def __str__(self) -> str:
-        return f"{'open' if self.on is None else f'blocked {self.on}'} {self.order:016}"
+        standing = "open" if self.on is None else f"blocked {self.on}"
+        return f"{standing} {self.order:016}"
 
 
 def fair_key(lane: str) -> str:
-    """The key that a fair queue serves a lane by."""
+    """Return the key by which a fair queue serves a lane."""
     return next((s[5:] for s in scopes.scopes_of(lane) if s.startswith("fair=")), "")
 
 
 def places(view: View, heads: Mapping[str, int]) -> dict[str, Place]:
-    """Return the place of each lane: the one that ``lanes`` has, unless it cannot be. Then the lane is open, and claim
+    """Return the place of each lane: the one in ``lanes`` if it is possible. Otherwise the lane is open, and a claim
     finds out what it waits for. ``heads`` are the first places in line, by lane."""
     found = {}
     for lane, head in heads.items():

@@ -1,4 +1,4 @@
-"""A job's line against what a log says of the job: what differs, and the line with the log's fields put back."""
+"""A job's line compared with the log: the fields that differ, and the line with the log's fields put back."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Any, Final
 
 from rq_core.model.events import JobRecord
 from rq_core.model.state_line import Job, fields_of, line_of, read_job, without_task, write_line
-from rq_core.model.table.fields import BY_LINE, Kind
+from rq_core.model.table.fields import BY_LINE, FieldKind
 
 PUT_BACK: Final = frozenset({"unique", "stands", "expires", "due", "priority", "seq"})
 """The fields that a line gets back from the log: indexes rest on them, and only scripts change them. Another field that
-was changed by hand stands, and the log is told."""
+was changed by hand stays, and the change is logged."""
 
 
 _ALL: Final = tuple(
-    (name, field.name, field.kind is Kind.NUMBER, field.default) for name, field in BY_LINE.items()
+    (name, field.name, field.kind is FieldKind.NUMBER, field.default)
+    for name, field in BY_LINE.items()
 )
 _LAST: Final = tuple(each for each in _ALL if each[0] in ("due", "since"))
-"""What a record knows that began in the middle: only what its last events said."""
+"""The fields that are compared with an incomplete record: it has only the last events' values."""
 
 
 def unlike(job: Job, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
@@ -40,10 +41,12 @@ def line_by(
     in_state: bool,
     has_holes: bool,
 ) -> str | None:
-    """Return the line that a job is to have by all of its log: its own with the log's fields, or the log's if its own
-    is lost. That is so if it has none (``job`` is None), if its own cannot be read, if it is in another state and the
-    log has no holes, and if it is not ``in_state`` and not what `jobs` would say of a job that only waits. None if
-    nothing is to be put back."""
+    """Return the line that a job must have by its log; None if its line is right, or the log cannot correct it.
+
+    The result is the job's own line with the log's fields, or the log's line if the job's own is lost: it is missing or
+    cannot be read (no ``job``), it is of another state and the log has no holes, or it is not ``in_state`` and differs
+    from the log.
+    """
     if job is None:
         return line_of(record, caps)
     if job.state is not record.state:
@@ -67,7 +70,7 @@ def line_by(
 
 
 def _claimed(job: Job, record: JobRecord) -> str | None:
-    """Return the line of a job of which the log has the claim in force, and not what came before."""
+    """Return the line of a job whose claim in force is in the log, but not its earlier events."""
     if record.fence is None or record.state is None:
         return None
     told = {

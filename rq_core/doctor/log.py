@@ -1,4 +1,4 @@
-"""What the outbox says of the jobs and of the queue itself, as far back as it goes."""
+"""The jobs and the queue's own facts by the outbox, as far back as it goes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
-from rq_core.model.idempotency import SAME, Result
+from rq_core.model.idempotency import SAME, ResultLine
 from rq_core.model.job_ends import End, Lives, claim_of
 from rq_core.model.lib.text import number_in
 from rq_core.model.settings import FLAGS, SETTINGS
@@ -15,30 +15,30 @@ from rq_core.model.table.machine import Event
 
 
 class Since(NamedTuple):
-    """The entry with which a log begins of which nothing is missing."""
+    """The first entry of a log without missing entries."""
 
     at: OutboxId
     at_ms: int
 
 
 @dataclass
-class Log:
-    """The outbox, decoded and folded; with an audit database, also what that has."""
+class FoldedLog:
+    """The outbox, decoded and folded; with an audit database, also its events."""
 
     lives: Lives = field(default_factory=Lives)
-    """The jobs, and how they ended. An end before a gap, or before an entry that cannot be read, is not among those."""
+    """The jobs, and how they ended. Ends before a gap, or before an entry that cannot be read, are left out."""
     since: Since | None = None
     """Its first entry, if all that has happened to the queue is in the log."""
     made_up: dict[str, str] = field(default_factory=dict)
-    """By id: why no job of it can have left its line in ``results``."""
+    """By id: why no job of the id can have left its line in ``results``."""
     only_sql: Collection[str] = frozenset()
-    """Jobs of which the outbox says nothing."""
+    """Jobs without an event in the outbox, which only an audit database has."""
     doubtful: set[str] = field(default_factory=set)
     """Jobs that are named in entries that cannot be read."""
     may_be_restored: bool = False
-    """Whether a restore may have let names and ids stand of which only an audit database has the jobs."""
+    """Whether a restore may have put back names and ids whose jobs only an audit database has."""
     moving: set[str] = field(default_factory=set)
-    """Jobs of which an event came while the queue was read in pages."""
+    """Jobs that had an event while the queue was read in pages."""
     entries: int = 0
     whole: bool = False
     """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
@@ -49,11 +49,12 @@ class Log:
     """Ids of entries before which some are missing."""
     seq_max: int = 0
     epoch: int | None = None
-    """Of the last entry; None: there is none."""
+    """The epoch of the last entry; None: the outbox is empty."""
     settings: dict[str, str] = field(default_factory=dict)
     """The settings and flags by the last event about each; all of them if the log begins with the queue."""
     limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
-    """The limits by the last event about each scope, and their versions; None: it has none of its own any more."""
+    """The limits by the last event about each scope, and their versions; None: the scope has no limit of its own any
+    more."""
     lease_max_ms: int = 0
     """The longest lease that a setting ever allowed, by the events that are there."""
 
@@ -64,26 +65,26 @@ class Log:
 
     @property
     def ends(self) -> dict[str, End]:
-        """How those jobs left Redis that have not come back since."""
+        """How jobs left Redis, for those that have not come back since."""
         return self.lives.ends
 
     @property
     def began(self) -> dict[str, OutboxId]:
-        """The entries with which the last jobs of ids began, behind which nothing is missing."""
+        """The entries with which the last jobs of ids began, if no entry after them is missing."""
         return self.lives.began
 
     @property
     def has_holes(self) -> bool:
-        """Whether events may be missing, so that a job may stand otherwise than the log says."""
+        """Whether events may be missing, so that a job may be in another state than the log says."""
         return bool(self.gaps or self.unreadable or self.strays)
 
     def has_heard_of(self, job_id: str) -> bool:
         """Whether a job can have had an id: the log has it, or does not have all that happened."""
         return self.since is None or self.may_be_restored or job_id in self.records
 
-    def is_made_up(self, result: Result) -> bool:
-        """Whether no job can have left a line in ``results``. An end with a result that is kept is an event; a line
-        without one may be a restore's, or of a call that another job stands for."""
+    def is_made_up(self, result: ResultLine) -> bool:
+        """Whether no job can have left a line in ``results``. An end with a kept result has an event. A line without
+        one may come from a restore, or from a call that was answered with another job."""
         if result.id in self.made_up:
             return True
         may_be_untold = self.may_be_restored or result.outcome == SAME or result.id in self.records
@@ -97,9 +98,9 @@ class Log:
         return claim is None or claim > self.since.at
 
 
-def read_log(snapshot: Mapping[str, Any]) -> Log:
+def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
     """Decode and fold the outbox of a snapshot."""
-    log = Log(may_be_restored="audit" in snapshot["meta"])
+    log = FoldedLog(may_be_restored="audit" in snapshot["meta"])
     since: str | None = getattr(snapshot, "since", None)
     first = None if since is None else OutboxId.parse(since)
     before: Entry | None = None
@@ -140,21 +141,21 @@ def _follows(before: Entry, entry: Entry) -> bool:
     return entry.id.seq == (before.id.seq + 1 if same else 0)
 
 
-def _miss(log: Log) -> None:
-    """Something is missing: forget what it may have changed."""
-    forget(log)
+def _miss(log: FoldedLog) -> None:
+    """Forget what missing entries may have changed."""
+    forget_queue(log)
     log.since = None
     log.lives.miss()
 
 
-def forget(log: Log) -> None:
-    """Forget what the log says of the queue itself: what is missing may have changed any of it."""
+def forget_queue(log: FoldedLog) -> None:
+    """Forget the queue's own facts by the log: missing entries may have changed any of them."""
     log.settings.clear()
     log.limits.clear()
 
 
-def note(log: Log, entry: Entry) -> None:
-    """Note what an entry says of the queue itself."""
+def note(log: FoldedLog, entry: Entry) -> None:
+    """Note the queue's own facts from an entry."""
     log.epoch = entry.id.epoch
     data = entry.data
     match entry.event:
@@ -175,10 +176,10 @@ def note(log: Log, entry: Entry) -> None:
             log.settings |= dict.fromkeys(FLAGS, "0")
             log.limits.clear()
         case Event.EPOCH_STARTED if data.get("reason") != "replid_changed":
-            forget(log)
+            forget_queue(log)
 
 
-def _fold(log: Log, entry: Entry) -> None:
+def _fold(log: FoldedLog, entry: Entry) -> None:
     for event in entry.jobs:
         log.lives.add(entry, event)
         record = log.records.get(event.job_id)

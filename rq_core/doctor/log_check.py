@@ -1,4 +1,4 @@
-"""What cannot be derived from the state lines: lines and limits that cannot be read, keys that are gone, the log."""
+"""Checks of what state lines do not imply: lines and limits that cannot be read, keys that are gone, the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rq_core.doctor.comparison import Owner, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
 from rq_core.doctor.image import Image
 from rq_core.doctor.line_check import unlike
-from rq_core.doctor.log import Log
+from rq_core.doctor.log import FoldedLog
 from rq_core.doctor.snapshot import View
 from rq_core.model.events import JobRecord
 from rq_core.model.job import spec_fault, spec_of
@@ -23,8 +23,8 @@ from rq_core.model.table.machine import CLAIMED_STATES, State
 STRAYS_SHOWN: Final = 3
 
 
-def findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Say what is gone or cannot be read, and where the log differs.
+def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
+    """Yield findings about keys that are gone or cannot be read, and about differences from the log.
 
     A job whose line comes back takes its ``differing`` indexes along, and they are no findings of their own.
     """
@@ -35,7 +35,7 @@ def findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Findi
     yield from _wake(image)
     yield from _log(image, differing)
     yield from _outbox(image.view.log)
-    yield from settings_check.findings(image.view)
+    yield from settings_check.settings_findings(image.view)
 
 
 def _specs(image: Image) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _gated(image: Image) -> bool:
 def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     view = image.view
 
-    def told(kind: Kind, job_id: str, says: str) -> Finding:
+    def relogged(kind: Kind, job_id: str, says: str) -> Finding:
         """Return a finding that is mended by a baseline event, and by the line if the log still has that."""
         owner = ("job", job_id)
         edits = differing.pop(owner, []) if job_id in image.restored else []
@@ -134,15 +134,15 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
         if record is None:
             if view.log.whole and job_id not in view.log.doubtful:
                 says = f"job {job_id} is {job.state}, and the log does not have it"
-                yield told(Kind.UNLOGGED, job_id, says)
+                yield relogged(Kind.UNLOGGED, job_id, says)
         elif differs := list(_unlike(job, record)):
             says = f"job {job_id} differs from the log: {', '.join(differs)}"
-            yield told(Kind.LOG_DIFFERS, job_id, says)
+            yield relogged(Kind.LOG_DIFFERS, job_id, says)
     for job_id, why in view.unreadable.items():
         line = shorten(view.lines[job_id], SHOWN_MAX)
         says = f"the state of job {job_id} cannot be read, {why}: {line!r}"
         if job_id in image.restored:
-            yield told(Kind.UNREADABLE, job_id, says)
+            yield relogged(Kind.UNREADABLE, job_id, says)
         else:
             says += "; the log does not say how it was"
             yield Finding(Kind.UNREADABLE, says, job_id)
@@ -154,10 +154,10 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
             elif job_id in view.log.only_sql:
                 yield Finding(Kind.LOST, f"{says}; `rq-core audit restore` puts it back", job_id)
                 continue
-            yield told(Kind.LOST, job_id, says)
+            yield relogged(Kind.LOST, job_id, says)
 
 
-def _outbox(log: Log) -> Iterator[Finding]:
+def _outbox(log: FoldedLog) -> Iterator[Finding]:
     for entry_id in log.gaps:
         yield Finding(Kind.LOG_GAP, f"the outbox lacks entries before {entry_id}")
     if strays := log.strays:

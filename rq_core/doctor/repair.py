@@ -1,4 +1,4 @@
-"""Examining a queue and mending what was found."""
+"""Examining a queue and mending the findings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rq_core.doctor import comparison, log_check
 from rq_core.doctor.comparison import is_kept
 from rq_core.doctor.finding import Finding, Kind
 from rq_core.doctor.image import LISTS, Image
-from rq_core.doctor.log import Log, read_log
+from rq_core.doctor.log import FoldedLog, read_log
 from rq_core.doctor.snapshot import UNNAMED, View
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.engine.queue_check import check_layout
@@ -22,37 +22,37 @@ PASSES: Final = 3
 """How often a queue that goes on working is mended before giving up."""
 LOOKS: Final = 3
 LOOK_PAUSE_S: Final = 0.1
-"""Seconds between two looks at what may be true for a moment only."""
+"""Seconds between two looks at a difference that may exist for a moment only."""
 
 
-class Look(NamedTuple):
-    """A queue in Redis, and what its log says of it."""
+class Evidence(NamedTuple):
+    """A snapshot of a queue in Redis, its log, and findings of the audit database."""
 
     snapshot: Mapping[str, Any]
     """See Operations.snapshot."""
-    log: Log | None = None
-    """What Redis' outbox and an audit database say; None: the outbox alone is to be asked."""
+    log: FoldedLog | None = None
+    """The log from Redis' outbox and an audit database; None: only the snapshot's outbox is read."""
     findings: Sequence[Finding] = ()
-    """What the database shows besides."""
+    """Further findings, from the database."""
 
 
-Audit = Callable[[], Look | None]
+Audit = Callable[[], Evidence | None]
 """Looks at a queue in Redis and in an audit database; None: the database cannot be asked."""
 
 
 def examine(
     snapshot: Mapping[str, Any],
     keys: QueueKeys = UNNAMED,
-    log: Log | None = None,
+    log: FoldedLog | None = None,
     now_ms: int | None = None,
 ) -> list[Finding]:
-    """Say what in a snapshot (see Operations.snapshot) does not agree. ``keys`` names what an operator is to type.
-    ``log`` is what the log says; None: only the outbox is asked. ``now_ms`` is Redis' time after the snapshot; None:
-    moments that are too far ahead are not looked for."""
+    """Return the findings of a snapshot (see Operations.snapshot). ``keys`` are the key names in commands that an
+    operator types. ``log`` None: the log is read from the snapshot's outbox. ``now_ms`` is Redis' time after the
+    snapshot; None: moments that are too far ahead are not looked for."""
     image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
-    differing = comparison.differences(image)
-    of_facts = list(log_check.findings(image, differing))
-    found = [*comparison.findings(image, differing), *of_facts]
+    differing = comparison.edits_by_owner(image)
+    of_facts = list(log_check.log_findings(image, differing))
+    found = [*comparison.index_findings(image, differing), *of_facts]
     moving = image.view.log.moving
     return (
         [f for f in found if moving.isdisjoint((f.job_id, *(f.owner or ())[1:]))]
@@ -86,14 +86,14 @@ def diagnose(
 def _examined(client: Client, queue: str, audit: Audit | None) -> list[Finding]:
     look = None if audit is None else audit()
     if look is None or look.log is None:
-        alone = Look(client.run(client.calls.reads.whole(queue)))
+        alone = Evidence(client.run(client.calls.reads.whole(queue)))
         look = alone if look is None else alone._replace(findings=look.findings)
     check_layout(queue, look.snapshot["meta"])
     return examined(client, queue, look)
 
 
-def examined(client: Client, queue: str, look: Look) -> list[Finding]:
-    """Say what does not agree in what was read of a queue."""
+def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
+    """Return the findings of the evidence about a queue."""
     now_ms = client.run(client.calls.reads.now_ms(queue))
     keys = queue_keys(queue, client.calls.delivery.prefix)
     found = examine(look.snapshot, keys, look.log, now_ms)
@@ -118,9 +118,9 @@ def repair(
     by: str,
     audit: Audit | None = None,
 ) -> list[Finding]:
-    """Mend what was found and look again. Returns what is left; mending twice does no harm.
+    """Mend the findings and look again. Returns the findings that are left; mending twice does no harm.
 
-    What has moved since it was found is left as it is, and looked at again. ``by`` stands in the log;
+    A member that has changed since it was read is left as it is, and looked at again. ``by`` is written into the log;
     ``audit`` as in diagnose.
     Raises what Client.run raises.
     """

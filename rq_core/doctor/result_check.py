@@ -1,7 +1,8 @@
-"""What ``results`` and ``returned`` must have: what they have, unless a value is lost or the log shows a falsehood.
+"""The contents that ``results`` and ``returned`` must have: those they have, unless a value is lost or the log differs.
 
-The log is asked for each word of a line. What it does not say stays, and so does what another job of the id may have
-left of which the log was not told. What then differs is false, and the line gets the log's words.
+Each word of a line is compared with the log. A word that the log does not know stays, and so does a line that another
+job of the id may have left without an event in the log. A word that still differs is false, and the log's word replaces
+it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 
 from rq_core.doctor.finding import Edit
 from rq_core.doctor.snapshot import View
-from rq_core.model.idempotency import SAME, Result, read_result, with_words, words_of
+from rq_core.model.idempotency import SAME, ResultLine, read_result, result_words, with_words
 from rq_core.model.job_ends import End, claim_of
 from rq_core.model.lib.text import bytes_of
 from rq_core.model.outcome import LOST, NOT_KEPT
@@ -26,14 +27,14 @@ _OUTCOMES: Final[Mapping[Event, frozenset[str]]] = {
     Event.PRUNED: frozenset({"dead"}),
     Event.REPLACED: frozenset({"replaced", SAME}),
 }
-"""What a line of ``results`` says of a job that this event has ended. A job that a restore removed had ended before, by
-an event that Redis forgot."""
+"""The outcomes in ``results`` of a job that this event has ended. A job that a restore removed had ended before, by an
+event that Redis forgot."""
 _OF_CLAIMS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED})
 """Ends that may be those of a claim, which their lines name."""
 
 
 class Remembered(NamedTuple):
-    """What is to be kept of an id that is not in use."""
+    """The contents of ``results``, ``returned`` and ``kept`` that must be there for an id that is not in use."""
 
     id: str
     line: str
@@ -43,8 +44,8 @@ class Remembered(NamedTuple):
 
 
 def remembered(view: View, live: Container[str]) -> Iterator[Remembered]:
-    """Yield what is to be kept of ids, if it is said until when: in its line, or by `kept`. ``live`` are those in
-    use."""
+    """Yield the contents for each id that is not in use, if its line or `kept` says until when it is kept. ``live``
+    are the ids in use."""
     snapshot = view.snapshot
     for job_id, line in snapshot["results"].items():
         result = read_result(job_id, line)
@@ -79,7 +80,7 @@ def _has_digest(end: End | None) -> bool:
 
 
 def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
-    """Say what is false of an id, by the log."""
+    """Say what the log contradicts in the line of an id."""
     if job_id not in view.ends:
         return
     end = view.ends[job_id]
@@ -88,7 +89,7 @@ def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
         return
     for edit in edits:
         if edit.key == "results" and edit.value:
-            has, logged = words_of(edit.was), words_of(edit.value)
+            has, logged = result_words(edit.was), result_words(edit.value)
             kept, ended = (line.partition(" ")[0] for line in (edit.was, edit.value))
             if kept != ended:
                 yield f"kept as {kept}, {ended} by the log"
@@ -106,7 +107,7 @@ def _said(name: str, words: Mapping[str, str]) -> str:
     return f"{name}={words[name]}" if name in words else f"no {name}"
 
 
-def _line_by(line: str, result: Result, end: End) -> str | None:
+def _line_by(line: str, result: ResultLine, end: End) -> str | None:
     """Return the line as the log has it; None if it is to go: it is another job's, and the log has too little of this
     one for a line, or Redis keeps nothing of it. A line that a call needs, to know that its id is remembered, stays."""
     if not _is_of(result, end):
@@ -133,7 +134,7 @@ def _line_by(line: str, result: Result, end: End) -> str | None:
 
 
 def value_by(value: str | None, end: End | None) -> str | None:
-    """Return the value that is to be kept: the log's, if this one is not the handler's; None if that is lost."""
+    """Return the value that must be kept: the log's, if this one is not the handler's; None if the log's is lost."""
     if end is None or end.event is not Event.SUCCEEDED:
         return value
     if end.digest is None:
@@ -143,29 +144,29 @@ def value_by(value: str | None, end: End | None) -> str | None:
     return end.value if end.value is not None and digest_of(end.value) == end.digest else None
 
 
-def _is_of(result: Result, end: End) -> bool:
+def _is_of(result: ResultLine, end: End) -> bool:
     """Whether a line can only be that of the job which ended so."""
     if end.event not in _OUTCOMES:
         return False
     if result.until_ms is not None:
         return True
-    # A call that another job stands for leaves such a line without an event; so does a restore, of a job that ended
-    # later in what Redis forgot.
+    # A call that is answered with another job leaves such a line without an event; so does a restore, for a job that
+    # ended later, in entries that Redis forgot.
     return result.outcome != SAME and (end.is_last or not is_later(result, end))
 
 
-def is_later(result: Result, end: End) -> bool:
-    """Whether a line tells of a claim behind an end, or else of a later time."""
+def is_later(result: ResultLine, end: End) -> bool:
+    """Whether a line names a claim after an end, or, without a claim, a later time."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms
     return claim > end.at
 
 
-def _words(result: Result, end: End, *, as_other: bool = False) -> dict[str, str | None]:
-    """The words of a line that the log knows. Only a script that ended the job said all of them; a line that a restore
-    wrote has neither a claim of this job nor a time up to which its result is kept. ``as_other``: the line is another
-    job's."""
+def _words(result: ResultLine, end: End, *, as_other: bool = False) -> dict[str, str | None]:
+    """Return the words of a line that the log knows. Only a script that ended the job said all of them; a line that a
+    restore wrote has neither a claim of this job nor a time up to which its result is kept. ``as_other``: the line is
+    another job's."""
     of_script = as_other or result.until_ms is not None
     of_script = of_script or (result.fence is not None and result.fence == end.fence)
     words: dict[str, str | None] = {}

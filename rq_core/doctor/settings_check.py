@@ -28,11 +28,11 @@ _WHY: Final = "a client changed it with HSET, or a script was cut short"
 
 
 Row = tuple[str, str, str, str]
-"""What differs from the log: key, member, the difference in words, and what sets it back."""
+"""A difference from the log: key, member, the difference in words, and the command that sets it back."""
 
 
-def findings(view: View) -> Iterator[Finding]:
-    """Yield what differs from the log, and the rows of lists that cannot be read."""
+def settings_findings(view: View) -> Iterator[Finding]:
+    """Yield the settings and limits that differ from the log, and the rows of lists that cannot be read."""
     if view.facts.get("epoch"):
         for key, member, differs, how in (*_epoch(view), *_settings(view), *_limits(view)):
             kind = (
@@ -77,7 +77,7 @@ def _how(keys: QueueKeys, name: str, logged: str) -> str:
     if name in SETTINGS:
         setting = SETTINGS[name].assigned(int(logged))
         return f"`rq-core set {keys.queue} {setting}{_given(keys)}` sets it back"
-    return "App.queue(fair=…) logs how it is to be"
+    return "App.queue(fair=…) logs the value that you want"
 
 
 def _given(keys: QueueKeys) -> str:
@@ -87,18 +87,18 @@ def _given(keys: QueueKeys) -> str:
 
 def _limits(view: View) -> Iterator[Row]:
     stored = view.snapshot["caps"]
-    # That all limits are gone is one finding of its own.
+    # The loss of all limits is a finding of its own.
     for scope, (text, version) in sorted(view.log.limits.items()) if stored else ():
         actual = view.caps.get(scope)
         if scopes.family_of(scope) == scopes.WEIGHT or (scope in stored and actual is None):
-            continue  # What cannot be read is a finding of its own, too.
+            continue  # A limit that cannot be read is a finding of its own, too.
         try:
             logged = None if text is None else Limit.parse(text)
         except (ValueError, TypeError):
             continue
         found = None if actual is None else actual.limit
         has, had = (str(each or "none") for each in (found, logged))
-        how = "`rq-core cap` logs how it is to be"
+        how = "`rq-core cap` logs the limit that you want"
         if found == logged and actual is not None and actual.version != version:
             # The next change goes on from there, and by the log it skips a version.
             has, had = f"{has} version={actual.version}", f"{had} version={version}"

@@ -1,4 +1,4 @@
-"""A snapshot, read: the jobs by their state lines, the limits, and what the outbox says."""
+"""A snapshot, read: the jobs by their state lines, the limits, and the log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from rq_core.doctor.log import Log
+from rq_core.doctor.log import FoldedLog
 from rq_core.model.events import JobRecord
 from rq_core.model.idempotency import read_result
 from rq_core.model.job_ends import End
@@ -20,7 +20,7 @@ from rq_core.model.table.machine import State
 from rq_core.protocol.engine.queue_check import number_of
 
 UNNAMED: Final = queue_keys("QUEUE")
-"""The names in what is to be typed, if it is not told which queue a snapshot is of."""
+"""The key names in commands that an operator types, if the caller does not name the snapshot's queue."""
 
 
 LEASE_TRUSTED_MS: Final = 365 * 86_400_000
@@ -29,15 +29,15 @@ LEASE_TRUSTED_MS: Final = 365 * 86_400_000
 
 @dataclass
 class View:
-    """What a snapshot says."""
+    """A snapshot, read."""
 
     snapshot: Mapping[str, Any]
     keys: QueueKeys
-    """The queue's names, for what an operator is to type."""
-    log: Log
-    """What the log says."""
+    """The queue's key names, for commands that an operator types."""
+    log: FoldedLog
+    """The log, folded."""
     now_ms: int | None = None
-    """When it was taken, or later, by Redis' clock (Unix ms); None: that is not known."""
+    """When it was taken, or a later time, by Redis' clock (Unix ms); None: not known."""
     jobs: dict[str, Job] = field(default_factory=dict)
     """The jobs whose state lines can be read, by id."""
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class View:
 
     @property
     def is_fuzzy(self) -> bool:
-        """Whether the queue changed while it was read in pages, so that its numbers and sums are of no moment."""
+        """Whether the queue changed while it was read in pages, so that its numbers and sums are not of one moment."""
         return getattr(self.snapshot, "since", None) is not None
 
     @cached_property
@@ -62,7 +62,8 @@ class View:
 
     @cached_property
     def lines(self) -> Mapping[str, str]:
-        """Those of them that are not lost: by the log, a job has done more than wait, and has no line in ``state``."""
+        """The state lines that are not lost. A line is lost if it is not in ``state``, and by the log its job has done
+        more than wait."""
         lost = {
             job_id
             for job_id in self.standing.keys() - self.snapshot["state"].keys()
@@ -73,8 +74,8 @@ class View:
 
     @cached_property
     def ends(self) -> dict[str, End | None]:
-        """How the last jobs of ids ended whose lines stand in ``results``; None: no job of the id can have left its
-        line there. An id of which that is not known is left out."""
+        """How the last jobs of the ids in ``results`` ended; None: no job of the id can have left its line there. Ids
+        whose jobs' ends are not known are left out."""
         lines = self.snapshot["results"].items()
         made_up = {i: None for i, line in lines if self.log.is_made_up(read_result(i, line))}
         log = self.log
@@ -88,8 +89,8 @@ class View:
 
     @property
     def lease_end_max(self) -> int | None:
-        """The latest moment at which a lease can end (Unix ms); None: that is not known. If the log does not have
-        all, a lease may be from a time when leases were longer."""
+        """The latest moment at which a lease can end (Unix ms); None: not known. If the log is not complete, a lease
+        may be from a time when leases were longer."""
         if self.latest_ms is None:
             return None
         longest = LEASE_TRUSTED_MS if self.log.since is None else self.log.lease_max_ms
@@ -97,7 +98,7 @@ class View:
 
     @cached_property
     def untold(self) -> dict[str, str]:
-        """The arguments of jobs without a line of which only the audit log knows how they stood, by id."""
+        """The arguments of jobs without a line whose state only the audit log knows, by id."""
         specs = self.snapshot["jobs"]
         if self.facts.get("audit") != "on":
             return {}
@@ -137,7 +138,7 @@ class View:
 
     @cached_property
     def limits(self) -> dict[str, Limit]:
-        """Those limits alone."""
+        """The stored limits that can be read, by scope or family, without their versions."""
         return {name: entry.limit for name, entry in self.caps.items()}
 
     def limit(self, scope: str) -> Limit:

@@ -26,7 +26,7 @@ LOG = "server.log"
 CLIENT_NAME = "rq-core-keeper"
 
 
-def main() -> int:
+def keep_from_command_line() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--binary", required=True)
@@ -48,7 +48,7 @@ def leave_the_starter() -> None:
 
 
 def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
-    """Run the server until it ends, is told to end, or had no clients for `idle_s`."""
+    """Run the server until it ends, a signal ends it, or it had no clients for `idle_s`."""
     forget_last_run(directory)
     with socket_directory() as place:
         path = place / "s.sock"
@@ -66,7 +66,7 @@ def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
         signal.signal(signal.SIGINT, end)
         # The server inherits the lock: it is held while either of the two processes lives, so a
         # second server can never open the same data, even after this process was killed.
-        # Its group is its own: a Ctrl-C that reached it as well, just after we have told it to end,
+        # Its group is its own: a Ctrl-C that reached it as well, just after our own signal to end,
         # would make it exit at once, with status 1 and without its last second on disk.
         server = subprocess.Popen(
             [binary, *arguments(directory, path)],
@@ -145,7 +145,7 @@ def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
             pass
         try:
             if connection is None:
-                connection = connect(path)
+                connection = connect_to(path)
             clients, connections = client_counts(connection)
         except (OSError, ValueError):
             # Still loading, or too busy to answer: that is not idle.
@@ -162,12 +162,12 @@ def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
             server.terminate()
 
 
-def connect(path: Path) -> socket.socket:
+def connect_to(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(5)
         connection.connect(str(path))
-        # The name tells `status` that this is no client of the user's.
+        # The name lets `server_status` see that this is no client of the user's.
         connection.sendall(f"CLIENT SETNAME {CLIENT_NAME}\r\n".encode())
         connection.recv(1024)
     except BaseException:
@@ -199,4 +199,4 @@ def announced(reply: bytes) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep_from_command_line())

@@ -1,6 +1,6 @@
 """The embedded server: one Valkey per data directory, shared by every process that names it.
 
-It owns starting, finding and ending that server. It does not own talking to it: `ensure` gives
+It owns starting, finding and ending that server. It does not own talking to it: `ensure_server` gives
 the URL of an ordinary Redis server. How two processes never start two servers on the same data:
 
 - `server.lock` is a lock file. The process that gets the lock may start the server, and hands the lock on
@@ -10,7 +10,7 @@ the URL of an ordinary Redis server. How two processes never start two servers o
   socket's path has at most 108 bytes. A record whose server does not answer is stale, and no
   harm: the lock decides.
 
-    >>> url = ensure(".rq-core")  # doctest: +SKIP
+    >>> url = ensure_server(".rq-core")  # doctest: +SKIP
     >>> redis.Redis.from_url(url).ping()  # doctest: +SKIP
     True
 """
@@ -53,7 +53,7 @@ CLIENT_NAME = "rq-core-server"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerStatus:
-    """What is known of a directory's server; after `running`, None when it does not answer."""
+    """The state of a directory's server. If it does not answer, each field after `running` has no value."""
 
     directory: Path
     running: bool
@@ -69,7 +69,7 @@ def is_embedded(url: str) -> bool:
     return urlsplit(url).scheme == "embedded"
 
 
-def resolve(url: str) -> str:
+def resolve_url(url: str) -> str:
     """Return a URL that redis-py understands; an embedded server is started if need be."""
     if not is_embedded(url):
         return url
@@ -96,8 +96,8 @@ def directory_of(url: str) -> Path:
     return Path(unquote(parts.netloc + parts.path) or DEFAULT_DIRECTORY)
 
 
-def named(url: str) -> str:
-    """Return the URL as other processes and people find the server by it: with its data directory, absolute."""
+def absolute_url(url: str) -> str:
+    """Return the URL by which other processes and people find the server: with its data directory, absolute."""
     query = urlsplit(url).query
     return f"embedded://{quote(str(directory_of(url).absolute()))}" + (f"?{query}" if query else "")
 
@@ -112,7 +112,7 @@ def _idle_of(url: str) -> float:
         raise ValueError(f"idle must be a number of seconds, not {given[-1]!r}, in {url}") from None
 
 
-def ensure(
+def ensure_server(
     directory: str | os.PathLike[str] = DEFAULT_DIRECTORY,
     *,
     idle_s: float = IDLE_S_DEFAULT,
@@ -151,12 +151,12 @@ def _ensure(place: Path, *, idle_s: float, timeout_s: float) -> tuple[str, bool]
         time.sleep(POLL_S)
 
 
-def run(
+def run_server(
     directory: str | os.PathLike[str] = DEFAULT_DIRECTORY, *, idle_s: float = IDLE_S_DEFAULT
 ) -> int:
     """Run the directory's server in the foreground and return its exit status.
 
-    It ends by Ctrl-C, SIGTERM, `stop`, or after `idle_s` without clients.
+    It ends by Ctrl-C, SIGTERM, `stop_server`, or after `idle_s` without clients.
     """
     place = _prepare(directory)
     keeper: subprocess.Popen[bytes] | None = None
@@ -188,7 +188,7 @@ def run(
             signal.signal(number, handler)
 
 
-def status(directory: str | os.PathLike[str] = DEFAULT_DIRECTORY) -> ServerStatus:
+def server_status(directory: str | os.PathLike[str] = DEFAULT_DIRECTORY) -> ServerStatus:
     """Say whether the directory's server runs, without starting it."""
     place = Path(directory).absolute()
     path = _socket_path(place)
@@ -212,7 +212,7 @@ def status(directory: str | os.PathLike[str] = DEFAULT_DIRECTORY) -> ServerStatu
     )
 
 
-def stop(
+def stop_server(
     directory: str | os.PathLike[str] = DEFAULT_DIRECTORY, *, timeout_s: float = STOP_TIMEOUT_S
 ) -> bool:
     """End the directory's server, its data safe on disk; return whether one was running.

@@ -1,4 +1,4 @@
-"""What people and programs look at to see how the queues do: one shared look, and metrics made of it.
+"""Metrics, alerts and causes for people and programs that watch queues, all made of one shared look.
 
 - ``shared``: one look at all queues for all watchers.
 - ``table``: each metric.

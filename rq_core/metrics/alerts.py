@@ -1,6 +1,6 @@
 """Every alert: when it fires, what it means, what to look at and what to type.
 
-The rows are in ``alerts.toml`` beside this module. The rules for Prometheus, the runbook and the words of
+The rows are in the files of ``alert_rules/``. The rules for Prometheus, the runbook and the words of
 ``rq-core top`` are made from them.
 """
 
@@ -21,7 +21,7 @@ class When(NamedTuple):
     value: float
     labels: tuple[tuple[str, str], ...] = ()
     within_s: int = 0
-    """If given, not the sample counts but how much it grew in so many seconds."""
+    """If given, the sample's growth in this many seconds counts, not the sample."""
 
     @property
     def expr(self) -> str:
@@ -44,13 +44,13 @@ class Alert(NamedTuple):
     for_s: int
     """How long it must hold before it fires, in seconds."""
     all_of: tuple[When, ...]
-    """Of one queue, if the families have that label."""
+    """The conditions, all of one queue if the families have that label."""
     means: str
     """A paragraph."""
     look: tuple[str, ...]
-    """Commands that show more; QUEUE stands for the queue, URL behind --audit for the audit database's."""
+    """Commands that show more; QUEUE is the queue, and the URL behind --audit is the audit database's."""
     do: str
-    """What may be done, most likely first: items of a list."""
+    """Remedies, most likely first: items of a list."""
 
     @property
     def expr(self) -> str:
@@ -61,7 +61,7 @@ class Alert(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """What it means, on one line."""
+        """Its meaning, on one line."""
         return " ".join(self.means.split())
 
     @property
@@ -81,8 +81,14 @@ def _alert(row: dict[str, Any]) -> Alert:
     return Alert(**row | {"all_of": conditions, "look": tuple(row["look"])})
 
 
-_FILE: Final = Path(__file__).with_name("alerts.toml")
+_FOLDER: Final = Path(__file__).with_name("alert_rules")
+_FILES: Final = ("queues", "audit", "upkeep")
+"""In the order of the runbook."""
 
-ALERTS: Final = tuple(map(_alert, tomllib.loads(_FILE.read_text(encoding="utf-8"))["alert"]))
+ALERTS: Final = tuple(
+    _alert(row)
+    for name in _FILES
+    for row in tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))["alert"]
+)
 
 ALERT_BY_NAME: Final = {alert.name: alert for alert in ALERTS}

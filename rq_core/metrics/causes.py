@@ -1,7 +1,7 @@
-"""What is wrong with which queue, in one sentence each: what ``rq-core top`` says before all numbers.
+"""Causes: what is wrong with which queue, in one sentence each. ``rq-core top`` shows them above all numbers.
 
-Each cause belongs to an alert (:mod:`rq_core.metrics.alerts`), whose section of the runbook says what to do. It is said
-as soon as it is seen; the alert waits until it has held for a while.
+Each cause belongs to an alert (:mod:`rq_core.metrics.alerts`), whose section of the runbook says what to do. A cause is
+shown as soon as a look sees it; the alert waits until it has held for a while.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from rq_core.model.limits.limit import shown
 from rq_core.model.plugins import LogOverview
-from rq_core.protocol.reads.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad, Unserved
+from rq_core.protocol.reads.overview import QUEUES_MAX
+from rq_core.protocol.reads.queue_load import Overview, QueueOverview, ScopeLoad, Unserved
 
 JUST_NOW_MS = 600_000
-"""How long a death is told, in ms: as long as its alert looks back."""
+"""How long a death is a cause, in ms: as long as its alert looks back."""
 
 
 NOT_READ: Final = f"the audit log was not read: give --audit URL or set {AUDIT_URL_VARIABLE}"
@@ -39,7 +40,7 @@ class Cause(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """In the place of what could not be read."""
+    """A look that failed, in the place of its answer."""
 
     why: str
     refused: bool = False
@@ -47,12 +48,12 @@ class Unread(NamedTuple):
 
     @classmethod
     def of(cls, error: RqCoreError) -> Self:
-        """What stands in the place of a look that failed so."""
+        """Make one of the error of a look."""
         return cls(" ".join(str(error).split()), isinstance(error, ServerUnsuitable))
 
 
 def causes(state: Overview | Unread, log: LogOverview | Unread | None = None) -> list[Cause]:
-    """What is wrong: what pages comes first, and then the queues by name. ``log``: None if it was not read."""
+    """Return the causes: those that page first, then by queue. ``log``: None if it was not read."""
     return sorted(_causes(state, log), key=lambda each: not each.pages)
 
 
@@ -133,7 +134,7 @@ def _unserved(jobs: Unserved) -> str:
 
 
 def _leases_over(queue: QueueOverview) -> str:
-    """What there is to say of running jobs whose lease is over, by when a worker was last active."""
+    """Return a sentence about running jobs whose lease is over, by when a worker was last active."""
     many = queue.leases_over
     lost = counted(many, "running job has lost its worker", "running jobs have lost their worker")
     them = "it" if many == 1 else "them"
@@ -166,7 +167,7 @@ def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
 
 
 def mirror_behind(queue: QueueOverview) -> str:
-    """What there is to say of a queue whose oldest event has waited too long for the mirror; empty if none has."""
+    """Return a sentence if a queue's oldest event has waited too long for the mirror; else empty."""
     waits = queue.oldest_event_ms
     if waits is None or waits <= 1000 * _bound("RqCoreMirrorBehind"):
         return ""
@@ -175,7 +176,7 @@ def mirror_behind(queue: QueueOverview) -> str:
 
 
 def unread_log(state: Overview | Unread, log: LogOverview | Unread | None) -> str:
-    """What is to be said if queues are mirrored and the log was not asked for; empty if that is not so."""
+    """Return a sentence if queues are mirrored and the log was not read; else empty."""
     if log is not None or isinstance(state, Unread):
         return ""
     mirrored = [queue for queue in state.queues if queue.audit]

@@ -26,11 +26,11 @@ from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.lib.text import printable
 from rq_core.model.plugins import LogOverview
 from rq_core.process.claim_totals import FlowTotals
-from rq_core.protocol.reads.overview import Overview, QueueOverview
+from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.worker.claim_counters import BOUNDS_S, OTHER, parts_of
 from rq_core.worker.settlement import NOT_RUN
 
-# What is read of Redis and of the log, as samples of the families of :mod:`rq_core.metrics.table`.
+# The looks at Redis and at the log, as samples of the families of :mod:`rq_core.metrics.table`.
 
 ALWAYS_SHOWN: Final = ("succeeded", "died", "lease_expired")
 """Outcomes of claims that alerts and panels ask for: shown with 0 until there are any."""
@@ -182,7 +182,7 @@ def _families(samples: Iterable[Sample]) -> Iterator[Any]:
     for name in sorted(found, key=list(BY_NAME).index):
         family = _family(BY_NAME[name])
         for sample in found[name]:
-            # Names come from Redis and SQL, where anything may stand: a label is one line of valid UTF-8.
+            # Names come from Redis and SQL, which may hold any bytes: a label is one line of valid UTF-8.
             family.add_metric([printable(label) for label in sample.labels], sample.value)
         yield family
 
@@ -201,7 +201,7 @@ class QueueCollector(Collector):
         self._tasks = TaskNames()
         self._own = contextlib.ExitStack()
         self.is_read = False
-        """Whether the last collection had what Redis says."""
+        """Whether the last collection had an answer of Redis."""
 
     @classmethod
     def at(
@@ -229,7 +229,7 @@ class QueueCollector(Collector):
         return (_family(family) for family in FAMILIES if family.source != "worker")
 
     def collect(self) -> Iterator[Any]:
-        """Look, and return what was found."""
+        """Look, and return the samples."""
         if self._log is not None:
             # Both at once, so that two servers that do not answer cost a scrape no more than one.
             self._log.begin()
@@ -248,7 +248,7 @@ class QueueCollector(Collector):
 
 
 def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
-    """What a look found, None if there is no answer that can be read; and whether the look was refused."""
+    """Return the answer of a look, None if none can be read; and whether the look was refused."""
     try:
         return shared.get(), False
     except RqCoreError as error:
@@ -261,7 +261,7 @@ def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
 
 
 class WorkerCollector(Collector):
-    """What the worker processes of one machine count. It reads their memory and sends nothing."""
+    """The counts of the worker processes of one machine. It reads their memory and sends nothing."""
 
     def __init__(self, totals: FlowTotals) -> None:
         self._totals = totals
@@ -271,7 +271,7 @@ class WorkerCollector(Collector):
         return (_family(family) for family in FAMILIES if family.source == "worker")
 
     def collect(self) -> Iterator[Any]:
-        """Return what was counted."""
+        """Return the counts."""
         samples: list[Sample] = [Sample("rqc_worker_processes", (), self._totals.processes)]
         turns, turns_s = self._totals.turns()
         samples.append(Sample("rqc_worker_turns_total", (), turns))

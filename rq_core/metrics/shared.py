@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from rq_core.connections.client import Client
-from rq_core.connections.open import open_wire
+from rq_core.connections.open import open_transport
 from rq_core.errors import RqCoreError, ServerUnavailable
 from rq_core.model import plugins
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.plugins import LogOverview
 from rq_core.protocol.engine.plan import Patience
-from rq_core.protocol.reads.overview import Overview
+from rq_core.protocol.reads.queue_load import Overview
 
 SHARED_S: Final = 1.0
 """Seconds for which all readers are shown the same look."""
@@ -125,7 +125,7 @@ def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
     """
     late = f"no answer from the audit log within {WITHIN_S:g} s"
     with (
-        contextlib.closing(plugins.open_reader()(audit_url)) as reader,
+        contextlib.closing(plugins.reader_opener()(audit_url)) as reader,
         contextlib.closing(Shared(reader.look, lambda: RqCoreError(late))) as shared,
     ):
         yield shared
@@ -137,5 +137,5 @@ def viewer(url: str, prefix: str = DEFAULT_PREFIX) -> Client:
         url,
         prefix=prefix,
         patience=Patience(unsent=0.0, unknown=0.0),
-        wire=open_wire(url, answer_within=1.0),
+        transport=open_transport(url, answer_within=1.0),
     )

@@ -96,13 +96,13 @@ FAMILIES: Final = (
     ),
     _state(
         "rqc_queue_oldest_ready_seconds",
-        "How long the oldest job has waited that stands first in line and that no full scope holds up. 0 if there is"
-        " none. Delayed jobs and jobs that wait for a cap do not raise it.",
+        "Waiting time of the oldest job that is first in its line and that no full scope holds up. 0 without such a"
+        " job. Delayed jobs and jobs that wait for a cap do not raise it.",
         "queue",
     ),
     _state(
         "rqc_queue_oldest_blocked_seconds",
-        "The same of jobs that wait for a full scope. Of more than a few blocked lanes, a lower bound.",
+        "The same for jobs that wait for a full scope. With more than a few blocked lanes it is a lower bound.",
         "queue",
     ),
     _state(
@@ -149,7 +149,7 @@ FAMILIES: Final = (
     ),
     _state(
         "rqc_kept_results_bytes",
-        "Bytes that kept results take, with what an entry costs besides.",
+        "Bytes that kept results take, with the overhead of each entry.",
         "queue",
     ),
     _state(
@@ -283,6 +283,6 @@ FAMILIES: Final = (
         "task",
     ),
 )
-"""In the order of the page."""
+"""The metrics in the order of the page."""
 
 BY_NAME: Final = {family.name: family for family in FAMILIES}

@@ -1,4 +1,4 @@
-"""What every room agrees on: states, events, keys, names, numbers, and how a job and a scope are written as text.
+"""The facts that all rooms share: states, events, keys, names, numbers, and how a job and a scope are written as text.
 
 It does no I/O and imports only :mod:`rq_core.errors`. It does not know how anything reaches Redis.
 
@@ -13,5 +13,5 @@ Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``ev
 - ``job``, ``headers``, ``result_encoding``: a job on its way; its headers; results of handlers as JSON behind a digest.
 - ``outcome``, ``job_ends``: how a job ended, for its producer; the same, from its events.
 - ``state_line``, ``events``: reading and writing a state line; decoding and folding events.
-- ``plugins``: what other packages add by entry points, and what an audit log answers.
+- ``plugins``: the entry points of other packages, and the answers of an audit log.
 """

@@ -1,7 +1,7 @@
-"""What the outbox says: decoding its entries, and folding a job's events into where the job stands.
+"""The outbox, read: decoding its entries, and folding a job's events into the job's state.
 
-The reader of events in rq_core: ``doctor`` folds the outbox with it. ``sql_audit`` reads and folds with code of its
-own, by the same tables; tests compare them with each other and with ``state``. It does no I/O.
+``doctor`` folds the outbox with this module. ``sql_audit`` reads and folds with code of its own, by the same tables;
+tests compare the two with each other and with ``state``. Nothing here does I/O.
 
     >>> entry = decode("1795225746504-3", {"type": "promoted", "at": "1795225746600", "by": "-",
     ...                                    "jobs": '[["a",7]]'})
@@ -22,7 +22,7 @@ from rq_core.model.table.fields import BY_LINE, COUNTERS
 from rq_core.model.table.machine import CLAIMED_STATES, Event, State, legal
 
 NUMBER_MAX: Final = 2**53
-"""Up to where Lua counts exactly. Redis takes numbers of entries up to 2^64, SQL up to 2^63."""
+"""The greatest number up to which Lua counts exactly. Redis takes numbers of entries up to 2^64, SQL up to 2^63."""
 
 
 class OutboxId(NamedTuple):
@@ -62,11 +62,11 @@ class Entry:
     event: Event
     at_ms: int
     by: str
-    """The worker, producer or person who made the call."""
+    """The worker, producer or operator that made the call."""
     why: str | None = None
     jobs: tuple[JobEvent, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
-    """For events about the queue."""
+    """The fields of an event about the queue."""
 
 
 class Undecodable(ValueError):
@@ -146,7 +146,7 @@ if TYPE_CHECKING:
         since_ms: int | None = None
         reason: str | None = None
         digest: str | None = None
-        """Of its arguments and its timeout; None: it is not known."""
+        """The digest of its arguments and its timeout; None: not known."""
         complete: bool = True
         """False if the record began in the middle: earlier events were not seen."""
 
@@ -202,7 +202,7 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
 def _problem(
     record: JobRecord, entry: Entry, facts: Mapping[str, Any], state: State | None
 ) -> str | None:
-    """What is wrong with an event that leads a job to ``state``, if what came before is known."""
+    """Return what is wrong with an event that leads a job to ``state``, if the job's earlier events are known."""
     event, fence = entry.event, facts.get("fence")
     if not record.complete or event is Event.BASELINE:
         return None

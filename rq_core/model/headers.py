@@ -14,13 +14,13 @@ from typing import Final
 from rq_core.errors import InvalidOption
 
 HEADERS_BYTES_MAX: Final = 2048
-"""Of all headers of a job, as JSON."""
+"""The most bytes that all headers of a job have, as JSON."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def headers_json(headers: object) -> str:
-    """Return headers as a JSON object; empty text if there are none. Raises InvalidOption."""
+    """Return headers as a JSON object; empty text for no headers. Raises InvalidOption."""
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for each in headers.items() for text in each
     ):

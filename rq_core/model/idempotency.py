@@ -1,4 +1,4 @@
-"""Ids that outlive their jobs: how an idempotency key becomes one, and what ``results`` says of them.
+"""Ids that outlive their jobs: how an idempotency key becomes an id, and the lines of ``results`` about ids.
 
 >>> id_of_key("send", "order-42")
 'k-8b21bc0567e2051c6f931b27917833f6'
@@ -20,9 +20,9 @@ from rq_core.model.unique_names import digest_of
 KEY_MAX: Final = 1_000
 """Characters of an idempotency key."""
 WINDOW_MS: Final = 86_400_000
-"""How long the id of an idempotency key is remembered from the first call on, in ms, if nothing else is said."""
+"""How long the id of an idempotency key is remembered from the first call on, in ms, by default."""
 SAME: Final = "same"
-"""The outcome of an id for which another job stands."""
+"""The outcome of an id whose calls are answered with another job."""
 _ORDER: Final = (
     "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
 )  # fmt: skip
@@ -45,52 +45,54 @@ def check_key(key: str) -> str:
 
 
 def id_of_key(task: str, key: str) -> str:
-    """The id of the job of ``task`` with this idempotency key: the same key of another task is another id."""
+    """Return the id of the job of ``task`` with this idempotency key: the same key of another task is another id."""
     return "k-" + hashlib.sha256(f"{task}\0{key}".encode()).hexdigest()[:32]
 
 
 def call_digest(task: str, arguments: str) -> str:
-    """What two calls with one id are compared by: 32 hex digits for the task and its arguments as canonical JSON."""
+    """Return the digest by which two calls with one id are compared: 32 hex digits for the task and its arguments as
+    canonical JSON."""
     return digest_of(f"{task}\0{arguments}")
 
 
-class Result(NamedTuple):
-    """What ``results`` says of one id."""
+class ResultLine(NamedTuple):
+    """The line of ``results`` about one id, read."""
 
     id: str
     outcome: str
-    """succeeded, cancelled, expired, dead; or ``same``: the job ``same_as`` stands for this id."""
+    """succeeded, cancelled, expired, dead; or ``same``: calls with this id are answered with the job ``same_as``."""
     at_ms: int | None
-    """When (Unix ms)."""
+    """When the job ended so (Unix ms)."""
     fence: str | None
-    """The claim that ended so."""
+    """The fence of the claim that ended so."""
     once_ms: int | None
-    """Until when another job of this id is a duplicate (Unix ms); None: never."""
+    """The instant until which another job of this id is a duplicate (Unix ms); None: it never is."""
     call: str | None
-    """What calls with this id are compared by; None: they are not."""
+    """The digest by which calls with this id are compared; None: they are not compared."""
     same_as: str | None
     until_ms: int | None = None
-    """Until when its outcome is kept for those who wait (Unix ms); None: it is not."""
+    """The instant until which its outcome is kept for clients that wait (Unix ms); None: it is not kept."""
     value_bytes: int | None = None
-    """How long the value in ``returned`` is; None: there is none."""
+    """The length of the value in ``returned``; None: it has no value there."""
     missing: str | None = None
-    """Why there is none, in one word."""
+    """Why it has no value, in one word."""
 
     @property
     def forgotten_ms(self) -> int | None:
-        """When it is forgotten (Unix ms), if the line says so."""
+        """When the id is forgotten (Unix ms), if the line says so."""
         if self.until_ms is None:
             return self.once_ms
         return max(self.until_ms, self.once_ms or 0)
 
     @property
     def met_ms(self) -> int | None:
-        """Before this no claim looks at it (Unix ms), if the line says so: then its value is over, or all of it."""
+        """The earliest time at which a claim looks at the id (Unix ms), if the line says so: its value expires then, or
+        the whole line."""
         return self.until_ms or self.once_ms
 
 
 def load_of(line: str) -> int:
-    """What a line counts in ``kept_bytes``: see lua/include/job/remembered.lua.
+    """Return the bytes that a line counts in ``kept_bytes``: see lua/include/results/results.lua.
 
     >>> load_of("succeeded at=5 until=9 bytes=7")
     337
@@ -102,8 +104,8 @@ def load_of(line: str) -> int:
     return load + len(bytes_of(line)) + RESULT_COST
 
 
-def words_of(line: str) -> dict[str, str]:
-    """What stands behind the outcome in a field of ``results``, by name."""
+def result_words(line: str) -> dict[str, str]:
+    """Return the words after the outcome in a field of ``results``, by name."""
     _, *words = line.partition("\n")[0].split(" ")
     return dict(word.partition("=")[::2] for word in words)
 
@@ -115,7 +117,7 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
     'succeeded at=5 fence=5-88 until=9'
     """
     head, newline, rest = line.partition("\n")
-    had = words_of(line)
+    had = result_words(line)
     words = {name: value for name, value in {**had, **changes}.items() if value is not None}
     if words == had and outcome == head.partition(" ")[0]:
         return line
@@ -127,10 +129,10 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
     )
 
 
-def read_result(job_id: str, line: str) -> Result:
-    """Read a field of ``results``. What is missing, or is no number, is None."""
-    outcome, fields = line.partition("\n")[0].partition(" ")[0], words_of(line)
-    return Result(
+def read_result(job_id: str, line: str) -> ResultLine:
+    """Read a field of ``results``. A missing word, or a word that should be a number and is not, becomes None."""
+    outcome, fields = line.partition("\n")[0].partition(" ")[0], result_words(line)
+    return ResultLine(
         job_id,
         outcome,
         number_in(fields.get("at")),
@@ -147,7 +149,7 @@ def read_result(job_id: str, line: str) -> Result:
 def result_line(
     outcome: str, at_ms: int, once_ms: int, *, fence: str | None = None, call: str | None = None
 ) -> str:
-    """Return what ``results`` says of the id of a job that has ended."""
+    """Return the line of ``results`` for the id of a job that has ended."""
     parts = [outcome, f"at={at_ms}", f"fence={fence}" if fence else "", f"once={once_ms}"]
     parts.append(f"call={call}" if call else "")
     return " ".join(filter(None, parts))

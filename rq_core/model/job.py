@@ -27,9 +27,9 @@ from rq_core.model.unique_names import digest_of
 
 @dataclass(frozen=True)
 class Profile:
-    """What many jobs have in common: the task and how it is treated. Made once, used for every job.
+    """The properties that many jobs share: the task and its limits. Made once, used for every job.
 
-    ``timeout_ms``, ``max_attempts`` and ``max_losses`` None leave it to the worker's own definition of the task.
+    If ``timeout_ms``, ``max_attempts`` or ``max_losses`` has no value, the worker's own definition of the task decides.
     """
 
     task: str
@@ -60,7 +60,7 @@ class Profile:
 
     @cached_property
     def head(self) -> str:
-        """What each line about the job begins with, behind its state: what never changes, defaults left out."""
+        """The first fields of the job's state lines, after the state: those that never change, defaults left out."""
         parts = [f"task={self.task}"]
         if self.priority is not DEFAULT_PRIORITY:
             parts.append(f"priority={self.priority}")
@@ -78,7 +78,7 @@ class Profile:
 
     @cached_property
     def spec_parts(self) -> tuple[str, str]:
-        """What stands before and after the arguments in the job's immutable JSON."""
+        """The text before and after the arguments in the job's immutable JSON."""
         tail = "}" if self.timeout_ms is None else f',"timeout_ms":{self.timeout_ms}}}'
         head = "{"
         if self.max_attempts != DEFAULT_MAX_ATTEMPTS:
@@ -100,7 +100,7 @@ def profile(
     max_losses: int | None = DEFAULT_MAX_LOSSES,
     timeout_ms: int | None = None,
 ) -> Profile:
-    """The (cached) profile of these values. Raises InvalidName or InvalidOption."""
+    """Return the (cached) profile of these values. Raises InvalidName or InvalidOption."""
     return Profile(task, priority, max_attempts, max_losses, timeout_ms)
 
 
@@ -113,22 +113,23 @@ class NewJob(NamedTuple):
     args_json: str
     delay_ms: int = 0
     lane: str = ""
-    """Where it waits for its scopes (scopes.lane_name); empty: it has none."""
+    """The lane in which it waits for its scopes (scopes.lane_name); empty: it has no scopes."""
     full: str = ""
-    """What happens when a scope is full (scopes.full_rules); empty: it waits."""
+    """The rule for a full scope (scopes.full_rules); empty: the job waits."""
     spec_max: int = 0
-    """Up to how many bytes of the job's JSON its event keeps, arguments included."""
+    """The most bytes of the job's JSON that its event keeps, arguments included; a longer JSON is not kept."""
     headers_json: str = ""
     """A JSON object of its headers (:mod:`rq_core.model.headers`); empty: it has none."""
     due_ms: int = 0
-    """Unix ms: when it becomes ready, if ``delay_ms`` does not say so; 0: at once."""
+    """When it becomes ready (Unix ms), if it has no ``delay_ms``; 0: at once."""
     ties: str = ""
-    """A JSON object: what it has to end besides itself (:func:`ties_of`); empty: nothing."""
+    """A JSON object of what ends with the job: its deadline, unique name, remembered id and kept result
+    (:func:`ties_of`); empty: it has none of these."""
     name: str = ""
-    """The name of a unique job, whose ties say what becomes of it if another one holds that; empty: it has none."""
+    """The name of a unique job, whose ties say what becomes of the job if another one holds the name; empty: it is not
+    unique."""
     call: str = ""
-    """Of a job whose id is remembered: `=` and what its call is compared by, if it is compared; empty: it is not
-    remembered."""
+    """`=` and the digest by which calls with this id are compared, if they are; empty: the id is not remembered."""
 
 
 def ties_of(
@@ -164,7 +165,7 @@ def ties_of(
 
 
 class JobError(NamedTuple):
-    """What the error said that a job died of."""
+    """Type, message and traceback of the error that a job died of."""
 
     type: str
     """The name of the exception's class."""
@@ -221,9 +222,9 @@ class Spec(NamedTuple):
     args_json: str
     timeout_ms: int | None
     headers_json: str = ""
-    """Empty: it has none."""
+    """A JSON object of its headers; empty: it has none."""
     keeps: str = ""
-    """What the log keeps of the value that its handler returns: digest or full; empty: the value is not kept."""
+    """The part of the handler's value that the log keeps, digest or full; empty: the value is not kept."""
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     """None leaves it to the worker's own definition of the task."""
     open_losses: bool = False
@@ -233,28 +234,29 @@ class Spec(NamedTuple):
 _SHOWN_MAX: Final = 100
 """Characters that are shown of a task that a job's JSON names."""
 ERROR_HEAD: Final = "error="
-"""What the first line of a job's value in ``jobs`` begins with if the job died of an error; a JSON object follows."""
+"""The beginning of the first line of a job's value in ``jobs`` if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'
 _ATTEMPTS: Final = '{"attempts":'
 """How the JSON of a job begins whose max_attempts is not the default; 0: the worker's task decides."""
 _OPEN_LOSSES: Final = '"losses":0,'
 _BEHIND_HEADERS: Final = (',"task":', f",{_ATTEMPTS[1:]}", f",{_OPEN_LOSSES}")
 _KEEPS: Final = {'{"keep":1,': DIGEST, '{"keep":2,': FULL}
-"""How the JSON of a job begins whose result is kept, and what the log keeps of that."""
+"""The beginnings of the JSON of jobs whose results are kept, each with the part of the result that the log keeps."""
 _KEEP, _KEEP_FULL = _KEEPS
 KEEP_TIE: Final = '"keep":'
-"""What is in the ties of a job whose result is kept."""
+"""The text that the ties of a job have if its result is kept."""
 _FULL_TIE: Final = '"audit":"full"'
-"""What is there besides if the log keeps the result, too."""
+"""The text that the ties also have if the log keeps the result, too."""
 
 
 def spec_with_headers(spec: str, headers_json: str) -> str:
-    """A job's JSON with its headers, which stand first."""
+    """Return a job's JSON with its headers, which come first."""
     return f"{_HEADERS}{headers_json},{spec[1:]}"
 
 
 def spec_with_keep(spec: str, ties: str) -> str:
-    """A job's JSON with the word that its result is kept, which stands first; if so, by its ties also in the log."""
+    """Return a job's JSON with a first word that says that its result is kept, and whether, by its ties, in the log,
+    too."""
     return (_KEEP_FULL if _FULL_TIE in ties else _KEEP) + spec[1:]
 
 
@@ -270,7 +272,7 @@ def spec_of(value: str) -> str:
 
 
 def error_of(value: str) -> JobError | None:
-    r"""Return the error that a job died of, from its value in ``jobs``; None if there is none, or it cannot be read.
+    r"""Return the error that a job died of, from its value in ``jobs``; None if the value has no readable error.
 
     A job that was requeued keeps it until it dies again.
 
@@ -288,7 +290,8 @@ def error_of(value: str) -> JobError | None:
 
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
-    r"""Return the same, and how many seconds the job has waited by the line before it; None if there is no such line.
+    r"""Return a job's immutable JSON, and the seconds that it has waited by the line before it; None without such a
+    line.
 
     >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
     ('{"task":"send"}', 2.5)
@@ -305,8 +308,8 @@ def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
 
 
 def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
-    """Say what is wrong with a job's JSON beside its task, and the digest of its arguments and its timeout (None: that
-    is not known); None if nothing is."""
+    """Return what is wrong with a job's JSON, compared with its task and the digest of its arguments and timeout (None:
+    not known); None if nothing is wrong."""
     try:
         read = read_spec(spec)
     except (ValueError, RecursionError):

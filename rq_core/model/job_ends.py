@@ -1,4 +1,4 @@
-"""How jobs left Redis, by their events: what `results` says of an id is to agree with that.
+"""How jobs left Redis, by their events. The line of `results` about an id must agree with that.
 
 It does no I/O: the doctor gives it what the outbox has, ``sql_audit`` what SQL has.
 """
@@ -14,7 +14,7 @@ from rq_core.model.table.machine import Event, State
 
 
 class Asked(NamedTuple):
-    """What a job asked for when it was enqueued, of what is kept after its end."""
+    """The options of a job, given at its enqueue, that have effects after its end."""
 
     task: str | None
     once_ms: int | None
@@ -29,17 +29,17 @@ class End(NamedTuple):
 
     event: Event
     at: OutboxId
-    """The entry that says so."""
+    """The entry of that event."""
     at_ms: int
     facts: dict[str, Any]
-    """What that entry says of the job."""
+    """The event's fields in that entry."""
     asked: Asked | None = None
-    """None: the log does not have the job from its beginning on."""
+    """The job's options; None: the log does not have the job from its beginning on."""
     died_ms: int | None = None
-    """Of a job that was dead before: since when; None: that is not known."""
+    """When a job died that was dead before it left Redis (Unix ms); None: not known."""
     died_of: str | None = None
     is_last: bool = False
-    """Whether no job of the id can have ended behind it, in what a log missed or Redis forgot."""
+    """Whether no other job of the id can have ended after it, in entries that are missing or that Redis forgot."""
 
     @property
     def fence(self) -> str | None:
@@ -48,22 +48,22 @@ class End(NamedTuple):
 
     @property
     def digest(self) -> str | None:
-        """Of a success: that of the value that is kept; None: none is."""
+        """The digest of the kept value of a success; None: no value is kept."""
         return self.facts.get("value_digest")
 
     @property
     def value(self) -> str | None:
-        """Of a success: that value, as JSON, if the log keeps it."""
+        """The kept value of a success, as JSON; None if the log does not keep it."""
         return self.facts.get("value")
 
     @property
     def since_ms(self) -> int | None:
-        """Since when the job had this end (Unix ms): a dead one since it died; None: that is not known."""
+        """The time of this end (Unix ms): for a dead job, when it died; None: not known."""
         return self.died_ms if self.event is Event.PRUNED else self.at_ms
 
     @property
     def once_ms(self) -> int | None:
-        """Until when its id is remembered; None: it is not, or the log does not say that."""
+        """The instant until which its id is remembered (Unix ms); None: it is not, or the log does not say so."""
         asked = self.asked
         if asked is None or asked.once_ms is None or asked.once_ms <= self.at_ms:
             return None
@@ -71,27 +71,27 @@ class End(NamedTuple):
 
     @property
     def until_ms(self) -> int | None:
-        """Until when its result is kept; None: it is not, or the log does not say that."""
+        """The instant until which its result is kept (Unix ms); None: it is not, or the log does not say so."""
         keep_ms = None if self.asked is None else self.asked.keep_ms
         return None if keep_ms is None else self.at_ms + keep_ms
 
 
 @dataclass
 class Lives:
-    """Jobs, folded, and how those of them ended that have not come back since."""
+    """Jobs, folded, and the ends of those that have left Redis and not come back."""
 
     records: dict[str, JobRecord] = field(default_factory=dict)
-    """Every job that was told of, gone ones included."""
+    """Every job in the events that were added, also those that have left Redis."""
     ends: dict[str, End] = field(default_factory=dict)
     began: dict[str, OutboxId] = field(default_factory=dict)
-    """The entry with which the last job of an id began, if nothing is missing behind it."""
+    """The entry with which the last job of an id began, if no entry after it is missing."""
 
     def add(self, entry: Entry, event: JobEvent) -> None:
-        """What happened to a job next."""
+        """Fold the next event of a job."""
         job_id = event.job_id
         known = self.records.get(job_id)
         if entry.event in CLEARS and known is None:
-            return  # It does not say how the job stands.
+            return  # It does not say in which state the job is.
         is_gone = known is None or known.state is None
         died_ms = died_of = None
         if known is not None and known.state is State.DEAD and job_id in self.began:
@@ -102,18 +102,18 @@ class Lives:
             if record.state is not None:
                 self.began[job_id] = entry.id
         elif is_gone and entry.event not in CLEARS:
-            self.began.pop(job_id, None)  # Its beginning was not told.
+            self.began.pop(job_id, None)  # The event with which it began was not added.
         if record.state is not None:
             self.ends.pop(job_id, None)
         elif entry.event in JOB_ENDS:
-            # Other events of a job that is gone, such as a settlement that was refused, change nothing of how it ended.
+            # Other events of a job that has left Redis, such as a refused settlement, do not change how it ended.
             asked = _asked(record) if job_id in self.began else None
             self.ends[job_id] = End(
                 entry.event, entry.id, entry.at_ms, event.fields, asked, died_ms, died_of
             )
 
     def miss(self) -> None:
-        """Something is missing: another job may have had the id of each there, and have ended otherwise."""
+        """Forget all ends, since entries are missing: another job of an id may have begun there and ended otherwise."""
         self.ends.clear()
         self.began.clear()
 

@@ -18,7 +18,7 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 class Key(NamedTuple):
-    """One key of a queue: its Redis type and what it holds."""
+    """One key of a queue: its Redis type and its contents."""
 
     name: str
     type: str
@@ -37,7 +37,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "id → immutable JSON (task and arguments), never parsed in Lua; before it, how a plain job waits, or what a"
         " dead one died of",
     ),
-    Key("state", "hash", "id → one readable line: where a job stands that does more than wait"),
+    Key("state", "hash", "id → one readable line: the state of a job that does more than wait"),
     Key("ready:0", "list", "ids that may be claimed, priority critical"),
     Key("ready:1", "list", "priority high"),
     Key("ready:2", "list", "priority normal"),
@@ -64,7 +64,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "hash",
         "call slot → its last number, until when it is remembered (Unix ms), "
         "and + if slot|a has its answer; unique|name → the job that holds the name, "
-        "and until when (Unix ms), if the name stands until an instant",
+        "and until when (Unix ms), if the name is held until an instant",
     ),
     Key(
         "results",
@@ -72,7 +72,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "id of a job that has ended → how, and until when another job of that id is a duplicate",
     ),
     Key("kept", "zset", "id → when to forget its value, or all that `results` has of it (Unix ms)"),
-    Key("returned", "hash", "id in `results` → the value that its handler returned (JSON)"),
+    Key("returned", "hash", "id in `results` → the job's result (JSON)"),
     Key("wake", "list", "a token, as a rule one; wakes one idle worker"),
     Key(
         "workers",
@@ -84,7 +84,7 @@ KEYS: Final[tuple[Key, ...]] = (
 """Every key that a queue may have. ``ready`` in a script's header means the four lists."""
 
 CHANNEL: Final = "ended"
-"""The channel on which a queue tells which of its jobs have ended. Its name begins as those of the keys do."""
+"""The channel on which scripts publish the ids of a queue's jobs that have ended. Its name begins as the keys' do."""
 
 KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
@@ -113,7 +113,7 @@ class QueueKeys:
         self._tag = f"{prefix}:{{{queue}}}:"
 
     def __call__(self, name: str) -> str:
-        """The full name of the key ``name``, which must be one of KEYS."""
+        """Return the full name of the key ``name``, which must be one of KEYS."""
         if name not in KEY_TYPES:
             raise KeyError(name)
         return self._tag + name
@@ -130,10 +130,10 @@ class QueueKeys:
 
 @lru_cache(maxsize=4096)
 def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
-    """The (cached) key names of a queue. Raises InvalidName for a bad queue name or prefix."""
+    """Return the (cached) key names of a queue. Raises InvalidName for a bad queue name or prefix."""
     return QueueKeys(queue, prefix)
 
 
 def queues_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """The SET that lists the queues of a prefix."""
+    """Return the SET that lists the queues of a prefix."""
     return f"{check_name('prefix', prefix)}:queues"

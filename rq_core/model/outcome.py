@@ -1,4 +1,4 @@
-"""How a job ended, as those who wait for it are told.
+"""How a job ended, for clients that wait for it.
 
     match handle.wait(timeout=30):
         case Succeeded():
@@ -21,7 +21,7 @@ from rq_core import errors
 from rq_core.model.job import JobError
 
 T_co = TypeVar("T_co", covariant=True)
-"""What the task's function returns."""
+"""The type that the task's function returns."""
 
 NOT_KEPT: Final = "not_kept"
 """The reason why a value is missing that was never kept."""
@@ -49,7 +49,7 @@ def reason_of(missing: str) -> str:
 
 
 def keeps_none(job_id: str) -> errors.ResultUnavailable:
-    """What to raise of a job whose task keeps no result, whether it has ended or not."""
+    """Return the error for a wait for a job whose task keeps no result, whether the job has ended or not."""
     said = f"the result of job {job_id} cannot be waited for: {_WHY[NOT_KEPT]}"
     return errors.ResultUnavailable(said, id=job_id, reason=NOT_KEPT, why=_WHY[NOT_KEPT])
 
@@ -59,7 +59,7 @@ class Kept(NamedTuple):
 
     json: str
     task: str | None
-    """Whose annotation says what it is; None if that is not known."""
+    """The task whose annotation names the type of the value; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Outcome(ABC, Generic[T_co]):
     @property
     @abstractmethod
     def value(self) -> T_co:
-        """What the handler returned. Raises NoResult of the kind that fits."""
+        """The value that the handler returned. Raises the NoResult error that fits the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Succeeded(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """What the handler returned. Raises ResultUnavailable if it is not known."""
+        """The value that the handler returned. Raises ResultUnavailable if it is not known."""
         if self.missing is not None:
             why = _WHY.get(self.missing, self.missing)
             raise errors.ResultUnavailable(id=self.id, reason=self.missing, why=why)
@@ -99,7 +99,7 @@ class Failed(Outcome[T_co]):
     reason: str = ""
     """One word: attempts_spent, gave_up, poison, …"""
     error: JobError | None = None
-    """What the last handler raised; None if the job died of something else."""
+    """The error that the last handler raised; None if the job died of something else."""
 
     @property
     def value(self) -> T_co:
@@ -143,7 +143,7 @@ class Replaced(Outcome[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Gone(Outcome[T_co]):
-    """Redis does not have the job, and neither Redis nor the audit database tells how it ended."""
+    """Redis does not have the job, and neither Redis nor the audit database knows how it ended."""
 
     @property
     def value(self) -> T_co:

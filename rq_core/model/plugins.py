@@ -1,8 +1,8 @@
-"""What other packages add to rq-core, found by entry points, since rq_core imports none of them.
+"""Entry points by which rq_core finds what other packages add, since it imports none of them.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name.
 ``rq_core.audit``: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror`` and ``reader``. The
-protocols say what each does.
+protocols below say what each does.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -27,7 +27,7 @@ AUDIT: Final = "rq_core.audit"
 
 
 class HistoryReader(Protocol):
-    """Returns a job's events, oldest first; without a queue those of all queues. Each has at least its ``type``, a word
+    """Returns a job's events, oldest first; without a queue, from all queues. Each has at least its ``type``, a word
     of machine.Event, its ``queue`` and its time, ``at_ms``."""
 
     def __call__(self, audit_url: str, job_id: str, queue: str | None, /) -> list[Any]: ...
@@ -39,9 +39,9 @@ class EndingsReader(Protocol):
     def read(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], /
     ) -> Mapping[str, Outcome[Any]]:
-        """How jobs of a queue ended that Redis does not have any more, by id. Each is given with the epoch and number
-        of an entry of the outbox; one that the log has not come to yet is left out. Raises RqCoreError if the database
-        does not answer."""
+        """Return how jobs of a queue ended that Redis does not have any more, by id. ``jobs`` has the epoch and number
+        of an entry of the outbox for each; a job whose entry the log does not have yet is left out. Raises RqCoreError
+        if the database does not answer."""
         ...
 
     def close(self) -> None:
@@ -50,13 +50,13 @@ class EndingsReader(Protocol):
 
 
 class OpenEndings(Protocol):
-    """Returns what reads how jobs ended. Raises RqCoreError for a bad URL and for a driver that is not installed."""
+    """Returns an EndingsReader. Raises RqCoreError for a bad URL and for a driver that is not installed."""
 
     def __call__(self, audit_url: str, /) -> EndingsReader: ...
 
 
 class Drift(Protocol):
-    """Returns what Redis and SQL have of a queue, as a Look of rq_core.doctor.
+    """Compares a queue in Redis with SQL. Returns an Evidence of rq_core.doctor.
 
     ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
     """
@@ -65,8 +65,8 @@ class Drift(Protocol):
 
 
 class MirrorCommand(Protocol):
-    """Returns how a mirror is started: its command line, and what its environment has besides. It ends when its
-    standard input ends, or on SIGTERM, and catches up before it ends.
+    """Returns how a mirror is started: its command line, and the variables that are added to its environment. The
+    mirror ends when its standard input ends, or on SIGTERM, and catches up before it ends.
 
     ``made`` are queues that were made for it just now. The URLs go into the environment: every user of a machine can
     read every command line, and URLs have passwords.
@@ -78,7 +78,7 @@ class MirrorCommand(Protocol):
 
 
 class OpenReader(Protocol):
-    """Returns what reads the audit log at a URL; nothing is asked of the database yet. Raises RqCoreError for a bad URL
+    """Returns an AuditReader for a URL; it does not connect to the database yet. Raises RqCoreError for a bad URL
     and for a driver that is not installed."""
 
     def __call__(self, audit_url: str, /) -> AuditReader: ...
@@ -90,27 +90,29 @@ def commands() -> dict[str, EntryPoint]:
 
 
 def history_reader() -> HistoryReader:
-    """Return what reads history. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package does."""
     return cast(HistoryReader, _audit("history"))
 
 
-def open_endings() -> OpenEndings:
-    """Return what opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed package does."""
+def endings_opener() -> OpenEndings:
+    """Return the function that opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed
+    package does."""
     return cast(OpenEndings, _audit("endings"))
 
 
 def drift() -> Drift:
-    """Return what compares a queue with SQL. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package does."""
     return cast(Drift, _audit("drift"))
 
 
 def mirror_command() -> MirrorCommand:
-    """Return what tells how a mirror is started. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that says how a mirror is started. Raises AuditNotConfigured if no installed package does."""
     return cast(MirrorCommand, _audit("mirror"))
 
 
-def open_reader() -> OpenReader:
-    """Return what opens an audit log to look at. Raises AuditNotConfigured if no installed package does."""
+def reader_opener() -> OpenReader:
+    """Return the function that opens an audit log to read its state. Raises AuditNotConfigured if no installed package
+    does."""
     return cast(OpenReader, _audit("reader"))
 
 
@@ -130,21 +132,21 @@ def _points(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
-# What an audit log tells those who watch queues, without their knowing how it is kept.
+# The answers of an audit log for tools that watch queues; they do not know how the log is kept.
 #
 # The package that keeps the log implements :class:`AuditReader`; its entry point is found by
-# :func:`rq_core.model.plugins.open_reader`.
+# :func:`rq_core.model.plugins.reader_opener`.
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLog:
-    """How far one queue's log goes, what is missing from it, and how much of it is proven."""
+    """The state of one queue's log: how far it goes, how much is missing, and how much is proven."""
 
     queue: str
     events: int
     """Events in the log, ever."""
     last_at_ms: int | None
-    """Unix ms, when the last of them happened, by Redis' clock."""
+    """When the last event happened (Unix ms), by Redis' clock."""
     gaps: int
     """Recorded breaks in the numbering."""
     quarantined: int
@@ -154,9 +156,9 @@ class QueueLog:
     orphaned_events: int
     """Events in the log that Redis forgot."""
     proven_events: int | None
-    """Events that the last proof went through; None: nothing was ever proven."""
+    """Events that the last proof covered; None: the log was never proven."""
     proven_at_ms: int | None
-    """Unix ms, when that was, by the clock of who verified."""
+    """When the last proof was made (Unix ms), by the clock of the machine that verified."""
 
 
 class EndedClaims(NamedTuple):
@@ -181,20 +183,20 @@ class LogOverview:
     queues: tuple[QueueLog, ...]
     """By name."""
     claims: tuple[EndedClaims, ...]
-    """What Redis forgot and what a prune removed goes on being counted."""
+    """By queue, task and outcome. They include claims that Redis forgot and claims whose rows a prune removed."""
 
 
 class AuditReader(Protocol):
     """Reads one audit log. Threads may share it."""
 
     def look(self) -> LogOverview:
-        """How the log stands. Raises RqCoreError if the database does not answer."""
+        """Return the state of the log. Raises RqCoreError if the database does not answer."""
         ...
 
     def mirrored(self, client: Any, /) -> list[str]:
-        """The queues of a client's Redis and prefix of which the log is to go on, whether Redis has them or not, by
-        name: those that were mirrored and whose log was not switched off. Raises RqCoreError if Redis or the database
-        does not answer, or the log is that of another Redis."""
+        """Return the queues of a client's Redis and prefix whose log goes on, by name: those that were mirrored and
+        whose log was not switched off, whether Redis has them or not. Raises RqCoreError if Redis or the database does
+        not answer, or the log is that of another Redis."""
         ...
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from rq_core.errors import SECONDS_MAX
 
 
 class Setting(NamedTuple):
-    """One number in ``meta``: its default, the smallest value that makes sense, and what it means."""
+    """One number in ``meta``: its default, the smallest value that makes sense, and its meaning."""
 
     name: str
     default: int
@@ -27,7 +27,7 @@ class Setting(NamedTuple):
 
 
 RESULT_COST: Final = 300
-"""Bytes that an entry of ``results`` and its member of ``kept`` take Redis, besides what the entry says."""
+"""Bytes that an entry of ``results`` and its member of ``kept`` take in Redis, on top of the entry's text."""
 
 SETTINGS: Final[dict[str, Setting]] = {
     s.name: s
@@ -74,8 +74,8 @@ COUNTERS: Final = (
 """Facts of ``meta`` that go on with the calls. When any other changes, the version ``v`` of the facts does."""
 
 AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
-"""What an App's ``audit_payload`` may be, and up to how many bytes of a job its event then keeps whole. A job that is
-longer is in the log by its digest alone: the log is no store for files."""
+"""The values of an App's ``audit_payload``, each with the most bytes of a job that its event then keeps whole. A longer
+job is in the log by its digest alone: the log is no store for files."""
 
 VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years, or as many jobs or bytes."""
@@ -84,10 +84,10 @@ SLOT_LIFE_MS: Final = 3_600_000
 """How long a call slot is remembered after its last call."""
 
 SLOT_ANSWER: Final = "|a"
-"""What stands behind a slot's name in the field of ``slots`` that has its last answer."""
+"""The end of the name, after the slot's name, of the field of ``slots`` that has the slot's last answer."""
 
 LISTEN_MS: Final = 60_000
-"""How long ends of jobs are told after a client has said that it waits."""
+"""How long scripts publish the ends of jobs after a client has said that it waits."""
 
 OUTBOX_RING: Final = 1_000
 """About how many entries an outbox keeps while no mirror is attached."""

@@ -1,10 +1,10 @@
-"""State lines: where a live job stands, as the scripts write it into ``state``.
+"""State lines: the state of a live job and its fields, as the scripts write them into ``state``.
 
     running task=send claim=1 fence=1795225746504-88 by=w-3f2a seq=7 since=1795225746504
 
-A plain job that has done nothing but wait since it was enqueued has no line there, unless its JSON is long. What its
-line would say stands on the first line of its value in ``jobs``, before the JSON, and stays there when ``state`` says
-more:
+A plain job that has only waited since it was enqueued has no line there, unless its JSON is long. The fields of its
+line are in the first line of its value in ``jobs``, before the JSON, and stay there when the job gets a line in
+``state``:
 
     task=send seq=7 since=1795225746504
     {"task":"send","args":{"to":"a@b.c"}}
@@ -28,7 +28,7 @@ from rq_core.model.events import JobRecord
 from rq_core.model.job import JobError
 from rq_core.model.lib.text import number_in, shorten
 from rq_core.model.limits import scopes
-from rq_core.model.table.fields import BY_LINE, STATE_FIELDS, Kind
+from rq_core.model.table.fields import BY_LINE, STATE_FIELDS, FieldKind
 from rq_core.model.table.machine import (
     CLAIMED_STATES,
     DEFAULT_PRIORITY,
@@ -42,12 +42,12 @@ SHOWN_MAX: Final = 100
 LINE_MAX: Final = 20 * 1024
 """Bytes that a state line has at most: 16 KiB of a lane, which SQL keeps, and its other fields."""
 TOO_LONG: Final = "too long: "
-"""Stands, before the number of its bytes, for a line that is longer, which readers do not load."""
+"""The beginning of a reply in the place of a longer line, which readers do not load; the line's bytes follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """Where a live job stands, read off its state line."""
+    """A live job's state and fields, read from its state line."""
 
     id: str
     queue: str
@@ -56,19 +56,19 @@ class JobState:
     """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
     spec: str | None = None
     error: JobError | None = None
-    """Of a dead job: the error that it died of; None if it died of something else."""
+    """The error that a dead job died of; None if it died of something else, or is not dead."""
 
     @property
     def since_ms(self) -> int | None:
-        """Since when it has been in its state (Unix ms); None if the line does not say it."""
+        """When it entered its state (Unix ms); None if the line does not say so."""
         return number_in(self.fields.get("since"))
 
 
 def line_of_job(line: str | None, value: str | None) -> str | None:
-    r"""Return the state line of a job: its ``line`` in ``state``, else what its ``value`` in ``jobs`` says of one that
-    only waits; None if Redis does not have the job. Of two reads, that of ``state`` must come first.
+    r"""Return the state line of a job: its ``line`` in ``state``, else, for a job that only waits, the line in its
+    ``value`` in ``jobs``; None if Redis does not have the job. ``state`` must be read before ``jobs``.
 
-    ``value`` may be cut off behind its first line.
+    ``value`` may be cut off after its first line.
 
     >>> line_of_job(None, 'task=send seq=7 since=5\n{"task":"send"}')
     'ready task=send seq=7 since=5'
@@ -109,8 +109,8 @@ def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None)
 def read_state_lines(
     queue: str, lines: Iterable[tuple[str, str | None]]
 ) -> tuple[list[JobState], list[str]]:
-    """Read the lines of some jobs, by id; None: there is none. Returns those jobs, and why the others cannot be read:
-    one must not hide the rest."""
+    """Read the lines of some jobs, by id; a job without a line is left out. Returns the jobs, and why other lines
+    cannot be read: one damaged line must not hide the rest."""
     found, damaged = [], []
     for job_id, line in lines:
         try:
@@ -122,7 +122,7 @@ def read_state_lines(
 
 
 def _size_of_long(line: str) -> int:
-    """Bytes of a line that is too long, or that stands for one; 0 if it is not."""
+    """Return the bytes of a line that is too long, or that TOO_LONG replaces; 0 for any other line."""
     if line.startswith(TOO_LONG):
         return int(line.removeprefix(TOO_LONG))
     return len(line) if len(line) > LINE_MAX else 0
@@ -156,7 +156,7 @@ class Job(NamedTuple):
     def value(self, name: str) -> Any:
         """Return a field as a folded record has it."""
         field = BY_LINE[name]
-        found = self.number(name) if field.kind is Kind.NUMBER else self.fields.get(name)
+        found = self.number(name) if field.kind is FieldKind.NUMBER else self.fields.get(name)
         return field.default if found is None else found
 
 
@@ -172,7 +172,7 @@ def read_job(job_id: str, line: str) -> Job:
     for name, value in job.fields.items():
         if name not in BY_LINE:
             raise ValueError(f"it has a field {name}")
-        if BY_LINE[name].kind is Kind.NUMBER and not (value.isascii() and value.isdigit()):
+        if BY_LINE[name].kind is FieldKind.NUMBER and not (value.isascii() and value.isdigit()):
             raise ValueError(f"{name} is not a number")
     if job.fields.get("priority", DEFAULT_PRIORITY) not in PRIORITIES:
         raise ValueError("its priority is unknown")

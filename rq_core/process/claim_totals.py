@@ -14,7 +14,7 @@ class FlowTotals:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: dict[int, FlowTable] = {}
-        """By place of the process."""
+        """The tables by place of the process."""
         self._departed: dict[tuple[str, str], Row] = {}
         self._departed_turns: tuple[float, float] = (0.0, 0.0)
         self._replaced: Counter[str] = Counter({"retired": 0, "died": 0})
@@ -36,7 +36,7 @@ class FlowTotals:
                 self._replaced[why] += 1
 
     def sums(self) -> dict[tuple[str, str], Row]:
-        """What all processes counted, by queue and task."""
+        """Return the counts of all processes, by queue and task."""
         with self._lock:
             total = dict(self._departed)
             for table in self._tables.values():
@@ -52,19 +52,19 @@ class FlowTotals:
         return total
 
     def vitals(self) -> list[Vitals]:
-        """How the processes do in which a worker works now."""
+        """Return the vitals of the processes in which a worker works now."""
         with self._lock:
             found = [table.vitals() for table in self._tables.values()]
         return [each for each in found if each.answered_at]
 
     @property
     def processes(self) -> int:
-        """How many processes work now."""
+        """Return how many processes work now."""
         return len(self._tables)
 
     @property
     def replaced(self) -> dict[str, int]:
-        """How many processes were replaced, by why."""
+        """Return how many processes were replaced, by reason."""
         with self._lock:
             return dict(self._replaced)
 

@@ -34,7 +34,7 @@ PATH_MAX: Final = 100
 
 
 class Answer(NamedTuple):
-    """What a page answers."""
+    """The response of a page."""
 
     status: int
     content_type: str
@@ -45,16 +45,16 @@ Page = Callable[[], Answer]
 """Makes a page when it is asked for, on the thread of the request."""
 
 
-def directory() -> Path:
-    """Where this user's workers leave their files; below TMPDIR, for this boot only."""
+def pulse_directory() -> Path:
+    """Return the directory of this user's worker files; below TMPDIR, for this boot only."""
     return Path(tempfile.gettempdir()) / f"rq-core-workers-{os.getuid()}"
 
 
 class Pulse:
-    """A worker's file, touched after claims. What goes wrong with it is logged once, and harms no job."""
+    """A worker's file, touched after claims. An error with it is logged once, and harms no job."""
 
     def __init__(self, place: Path | None = None) -> None:
-        self._place = place or directory()
+        self._place = place or pulse_directory()
         self._file: Path | None = None
         self._touched = 0.0
 
@@ -66,7 +66,7 @@ class Pulse:
             owner = self._place.lstat()
             if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
                 raise PermissionError(f"{self._place} belongs to another user")
-            workers(self._place)  # Removes the files of those that were killed.
+            local_workers(self._place)  # Removes the files of killed workers.
             facts = {"pid": os.getpid(), "parent": os.getppid(), "worker": worker, "server": server}
             file = self._place / f"{worker}.json"
             file.write_text(json.dumps(facts | {"queues": list(queues)}))
@@ -76,7 +76,7 @@ class Pulse:
         self._file = file
 
     def beat(self) -> None:
-        """Redis has answered a claim."""
+        """Note that Redis has answered a claim."""
         now = time.monotonic()
         if self._file is None or now - self._touched < TOUCH_EVERY_S:
             return
@@ -88,21 +88,21 @@ class Pulse:
             self._file = None
 
     def end(self) -> None:
-        """The worker ends in order."""
+        """Remove the file: the worker ends in order."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class WorkerHealth:
-    """What is known of one worker process."""
+    """The state of one worker process."""
 
     worker: str
     pid: int
     parent: int
     """The process id of its supervisor, if it has one."""
     queues: list[str]
-    """Those that it works for."""
+    """The queues that it works for."""
     age_s: float
     """Seconds since Redis last answered a claim of it, or since it began."""
     stopped: bool = False
@@ -111,10 +111,10 @@ class WorkerHealth:
     """The URL of its Redis, without passwords, and the prefix if it is another than the default."""
 
 
-def workers(place: Path | None = None) -> list[WorkerHealth]:
-    """The workers of this user on this machine, by name. Files that dead ones left are removed."""
+def local_workers(place: Path | None = None) -> list[WorkerHealth]:
+    """Return the workers of this user on this machine, by name. Files of dead workers are removed."""
     found = []
-    for file in sorted((place or directory()).glob("*.json")):
+    for file in sorted((place or pulse_directory()).glob("*.json")):
         try:
             facts = json.loads(file.read_text())
             age = max(0.0, time.time() - file.stat().st_mtime)
@@ -131,7 +131,7 @@ def workers(place: Path | None = None) -> list[WorkerHealth]:
 
 
 def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[str, Any]]:
-    """Whether these workers are healthy, and what there is to say: one is needed, and none may be deaf or stopped."""
+    """Return whether these workers are healthy, and a report: one is needed, and none may be deaf or stopped."""
     known = list(found)
     ages = [each.age_s for each in known]
     healthy = bool(known) and max(ages) <= max_age and not any(each.stopped for each in known)
@@ -158,7 +158,7 @@ class Probe(HttpPort):
         shown = pages or {}
 
         def healthy() -> Answer:
-            mine = [each for each in workers(place) if me in (each.pid, each.parent)]
+            mine = [each for each in local_workers(place) if me in (each.pid, each.parent)]
             fine, report = verdict(mine, max_age)
             return Answer(200 if fine else 503, "application/json", json.dumps(report).encode())
 

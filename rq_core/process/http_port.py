@@ -23,7 +23,7 @@ from rq_core.errors import InvalidOption
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 16
-"""Connections at once: so many descriptors and threads, and no more."""
+"""Most connections at once, each with a descriptor and a thread."""
 REQUEST_WAIT_S: Final = 5.0
 """Seconds from a connection's beginning in which its request must have come."""
 ANSWER_WAIT_S: Final = 10.0
@@ -31,7 +31,7 @@ ANSWER_WAIT_S: Final = 10.0
 LOOK_EVERY_S: Final = 0.5
 """Seconds between two looks for connections whose time is over."""
 ROOM_WAIT_S: Final = 1.0
-"""How long a new connection waits for the end of the one that makes room for it."""
+"""Seconds for which a new connection waits for the end of the one that makes room for it."""
 
 
 def parse_address(text: str, *, option: str = "health") -> tuple[str, int]:
@@ -60,7 +60,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._open: dict[socket.socket, _Open] = {}
-        """In the order in which they came."""
+        """The connections in the order in which they came."""
         self._closed = threading.Condition()
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
@@ -124,7 +124,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _noting(handler: type[BaseHTTPRequestHandler]) -> type[BaseHTTPRequestHandler]:
-    """The same handler; it tells its server when a request has come."""
+    """Return the same handler, which reports to its server that a request has come."""
 
     class Noting(handler):  # type: ignore[misc, valid-type]
         def parse_request(self) -> bool:

@@ -40,7 +40,7 @@ BEGINNING_LOOK_S: Final = 0.1
 class LeaseGuard:
     """A thread of the supervisor: extends the leases of workers whose own heartbeat is overdue.
 
-    A worker that is stopped (SIGSTOP) is not helped: it may never go on. The log tells of it when its leases are over.
+    A worker that is stopped (SIGSTOP) is not helped: it may never go on. The log says so when its leases are over.
     A worker that is overdue and has a claim beyond its time is killed, since nothing in it can end that handler; its
     jobs run again elsewhere.
     """

@@ -54,7 +54,7 @@ class MirrorProcess:
 
     @property
     def status(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Return its exit status; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def wait_until_attached(

@@ -132,7 +132,7 @@ def exists(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """The letter of its state as /proc has it; empty: there is no such process, or no /proc."""
+    """Return the letter of its state as /proc has it; empty: there is no such process, or no /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

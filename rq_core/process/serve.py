@@ -1,4 +1,4 @@
-"""What ``rq-core worker`` runs: one worker right here, or a supervisor of several processes; and the port beside it."""
+"""The entry of ``rq-core worker``: one worker right here, or a supervisor of several processes; and the HTTP port."""
 
 from __future__ import annotations
 

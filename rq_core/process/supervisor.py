@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rq_core.connections.client import Client
-from rq_core.connections.open import open_wire
+from rq_core.connections.open import open_transport
 from rq_core.connections.transport import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import (
     LayoutMismatch,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 # A supervisor meets the queues of its workers, so that a missing server is one clear line and not one per process.
 
 PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
-"""How long a shard of a cluster is waited for: one that is frozen must not keep the workers from the others' queues."""
+"""Seconds to wait for a shard of a cluster: a frozen shard must not keep the workers from the others' queues."""
 
 
 class Met(NamedTuple):
@@ -63,24 +63,24 @@ class Met(NamedTuple):
 
     queues: list[str]
     made: list[str]
-    """Those of them that were not there before."""
+    """The queues among them that were made now."""
 
 
 def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark]]:
-    """Meet the queues. Returns those that can be used, and what is to be said of the server. In a cluster it is enough
-    that one shard answers.
+    """Meet the queues. Returns those that can be used, and remarks on the server. In a cluster it is enough that one
+    shard answers.
 
-    Raises what is wrong if none can be used.
+    Raises the error of a queue if none can be used.
     """
     if not is_cluster(app.redis_url):
         client = app.client
-        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
         return _meet(client, queues, app.queues), remarks
-    wire = open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S)
-    with Client(app.redis_url, prefix=app.prefix, patience=PATIENCE, wire=wire) as client:
+    transport = open_transport(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S)
+    with Client(app.redis_url, prefix=app.prefix, patience=PATIENCE, transport=transport) as client:
         met = _meet(client, queues, app.queues)
         asking = client.calls.delivery.asking
-        return met, client.run(server_check.check(asking, next(iter(met.queues), None)))
+        return met, client.run(server_check.remarks_on(asking, next(iter(met.queues), None)))
 
 
 def _meet(client: Client, queues: Sequence[str], declared: Sequence[str]) -> Met:
@@ -145,7 +145,7 @@ class Supervisor:
                 app.redis_url,
                 prefix=app.prefix,
                 patience=Patience(unsent=1.0, unknown=1.0),
-                wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
+                transport=open_transport(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
             ),
             options.worker.serving(app.queues).queues,
             self._lease_tables,
@@ -218,7 +218,7 @@ class Supervisor:
         self._wake.set()
 
     def _lease_tables(self) -> dict[int, LeaseTable]:
-        """Of the processes that work, by process id."""
+        """Return the lease tables of the processes that work, by process id."""
         return {
             child.pid: table
             for place, child in list(self._children.items())
@@ -358,7 +358,7 @@ FILES_MAX: Final = 20_000
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
 
 Stamp = tuple[int, int]
-"""When a file was changed (ns), and its size."""
+"""The time of a file's last change (ns), and its size."""
 
 
 class SourceFiles:

@@ -1,4 +1,4 @@
-"""What one worker process does: it loads the app, runs a worker until it is told to stop, and ends.
+"""One worker process: it loads the app, runs a worker until a signal stops it, and ends.
 
 It may be the only process, or a child of the supervisor.
 """
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 RETIRED: Final = 75
 """Exit status of a worker that has done its share (EX_TEMPFAIL): another takes its place at once."""
 HURRY: Final = signal.SIGUSR1
-"""What tells a worker process that its grace is over."""
+"""The signal to a worker process that its grace is over."""
 CANNOT_RUN: Final = 69
 """Exit status of a worker that cannot run: its server is not there, or refuses it (EX_UNAVAILABLE)."""
 BROKEN: Final = 70
@@ -44,7 +44,7 @@ BROKEN: Final = 70
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What ``rq-core worker`` runs."""
+    """The options of ``rq-core worker``."""
 
     target: str
     """``module:app``."""

@@ -7,7 +7,7 @@ returns a typed value. A client drives it:
     client.run(client.calls.admin.cancel("mail", ["job-1"]))
     await async_client.run(async_client.calls.reads.counts("mail"))
 
-Each attribute of :class:`Operations` is the family that stands in the module of that name. The calls of
+Each attribute of :class:`Operations` is the family in the module of that name. The calls of
 :mod:`rq_core.protocol.calls.claims` need no client, so they are functions: ``client.run(claims.claim("mail", "w-1",
 10))``.
 """
@@ -18,7 +18,7 @@ from rq_core.protocol.calls.admin import Admin, Deletion
 from rq_core.protocol.calls.audit import Audit
 from rq_core.protocol.calls.caps import Caps
 from rq_core.protocol.calls.enqueue import Enqueue, Single
-from rq_core.protocol.calls.unique import Names
+from rq_core.protocol.calls.unique import UniqueNames
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.reads.reads import Reads
 from rq_core.protocol.reads.result_reads import Endings
@@ -36,5 +36,5 @@ class Operations:
         self.audit = Audit(delivery)
         self.reads = Reads(delivery)
         self.deletion = Deletion(delivery, self.admin, self.reads)
-        self.names = Names(delivery)
+        self.names = UniqueNames(delivery)
         self.endings = Endings(delivery)

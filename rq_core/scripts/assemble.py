@@ -26,6 +26,7 @@ from rq_core.scripts.binding import (
     bind_args,
     bind_keys,
     bind_on_demand,
+    bind_tail,
     bind_texts,
     decide_parts,
     each_record,
@@ -35,7 +36,6 @@ from rq_core.scripts.binding import (
     names_in_redis,
     names_of,
     refuse_keys,
-    tail,
 )
 from rq_core.scripts.constants import constants
 from rq_core.scripts.header import Header, HeaderError, Variant
@@ -46,8 +46,8 @@ from rq_core.scripts.rooms import (
     build,
     endings_of,
     facts_of_parts,
-    resolve,
-    steps_of,
+    includes_of,
+    part_steps,
 )
 from rq_core.scripts.source import Source, read, words
 
@@ -61,7 +61,7 @@ While a library is loaded they are not there, so they are taken when the first c
 
 @dataclass(frozen=True)
 class Assembled:
-    """A script's text for Redis, but for its first line and its last, and what a call of it takes."""
+    """A script's text for Redis, without its first and last lines, and the keys and arguments of a call."""
 
     header: Header
     text: str
@@ -73,11 +73,11 @@ class Assembled:
 
 
 def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
-    """The text of a script, with the includes of ``variant`` in place of those that are there."""
+    """Return the text of a script, with the includes of ``variant`` in place of those that are there."""
     script = read(lua / f"{name}.lua")
     if script.header.name != name:
         raise HeaderError(f"{name}.lua calls itself {script.header.name}")
-    includes = resolve(lua, script, variant)
+    includes = includes_of(lua, script, variant)
     header = script.header
     declared, on_demand = _keys_of(header, includes)
     known = constants(**_facts_of(header, includes), parts=facts_of_parts(lua, variant))
@@ -123,7 +123,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         _begin(built.rooms),
         key_check(header),
         each_record(header, shared),
-        tail(header, shared),
+        bind_tail(header, shared),
         "local function run(KEYS, ARGV)",
         f"bind({bound})",
         "begin()",
@@ -147,9 +147,9 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
 def _endings(
     script: Source, includes: Mapping[str, Source], words: Container[str]
 ) -> Iterator[str]:
-    """What files call where jobs end, as far as they do."""
+    """Yield the calls of files at the places where jobs end."""
     users = (script, *includes.values())
-    parts = [includes[name].header for name in endings_of(steps_of(includes, users))]
+    parts = [includes[name].header for name in endings_of(part_steps(includes, users))]
     if "may_end_more" in words:
         yield may_end_more(dict.fromkeys(fact for each in parts for fact in each.words("Fact")))
     if "decide_parts" in words:
@@ -160,8 +160,8 @@ def _endings(
 def _keys_of(
     header: Header, includes: Mapping[str, Source]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """The keys of a script, which are those that it names and those of its includes: what each call carries, and, by
-    fact, what calls to queues with that fact carry besides."""
+    """Return the keys of a script and of its includes: those that each call carries, and, by fact, those that calls to
+    queues with that fact carry, too."""
     headers = (header, *(include.header for include in includes.values()))
     known = {"ready", EVERY, *KEY_TYPES}
     on_demand: dict[str, tuple[str, ...]] = {}
@@ -198,8 +198,8 @@ def _begin(rooms: Iterable[str]) -> str:
 
 
 def _facts_of(header: Header, includes: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-    """The fields of meta that a script reads when it begins, itself and in its includes, and those that it may read
-    later."""
+    """Return the fields of meta that a script reads when it begins, itself and in its includes, and those that it may
+    read later."""
     headers = (header, *(include.header for include in includes.values()))
     return {
         "meta": tuple(

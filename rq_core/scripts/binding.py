@@ -26,7 +26,7 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def argument_names(header: Header) -> tuple[str, ...]:
-    """What a script knows of its arguments, by name; `NAME_text` is a number as it was given."""
+    """Return the names by which a script has its arguments; `NAME_text` is a number as it was given."""
     records = ("each", "each_count", "column") if header.words("Each") else ()
     tails = ("tails",) if "Tail" in header.sections else ()
     texts = (f"{word.removesuffix(':int')}_text" for word in header.words("Args") if ":int" in word)
@@ -63,7 +63,7 @@ def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
 
 
 def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
-    """The keys on demand, which stand ``behind`` so many others, group by group; nil for those that are not there."""
+    """Bind the keys on demand, group by group, after the first ``behind`` keys; a key that a call lacks is nil."""
     if not groups:
         return ""
     names = [name for group in groups.values() for name in group]
@@ -169,10 +169,9 @@ function integer(text)
   return value
 end
 end"""
-"""Whole numbers only: no nan, inf or fraction, all of which Lua takes for numbers. An argument must be written in
-digits, too; in a record, where a match would cost time per job, Lua may read it as it likes. Below 10^13 the sum
-with a Unix time in ms still has the 14 digits that Lua writes exactly. Most are the same in each call, so some are
-remembered."""
+"""Reads whole numbers only: not nan, inf or a fraction, which Lua takes for numbers. An argument must also be written
+in digits; a field of a record need not, since a match would cost time per job. Below 10^13 the sum with a Unix time in
+ms still has the 14 digits that Lua writes exactly. Most arguments are the same in each call, so some are remembered."""
 
 
 _COLUMN: Final = """function column(n)
@@ -208,8 +207,9 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
     )
 
 
-def tail(header: Header, shared: Iterable[str]) -> str:
-    """``tails()``, what stands behind the records of this call: texts, and notes on them, by their records' places."""
+def bind_tail(header: Header, shared: Iterable[str]) -> str:
+    """Define ``tails()``, which returns the texts after the records of this call, and the notes on them, by the places
+    of their records."""
     if "Tail" not in header.sections:
         return ""
     return f"""local has_tail
@@ -226,8 +226,8 @@ end"""
 
 
 def bind_args(header: Header, shared: Iterable[str], keys: int) -> str:
-    """One local per argument, and the records after them for ``each``. Those of ``shared`` are declared already. A call
-    with more than so many ``keys`` may have a tail."""
+    """Bind one local per argument, and the records after them for ``each``. The locals in ``shared`` are declared
+    already. A call with more than ``keys`` keys may have a tail."""
     args, each = header.words("Args"), header.words("Each")
     known = set(shared)
 

@@ -1,4 +1,4 @@
-"""What the scripts know of the model: facts of machine.py, fields.py, scopes.py and settings.py, as Lua constants."""
+"""Facts of the model as Lua constants: from machine.py, fields.py, scopes.py and settings.py."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ CONSTANTS: Final = {
     ),
     "NUMBERS": (
         _by_name(
-            (str(field.line), "true") for field in fields.TRAITS if field.kind is fields.Kind.NUMBER
+            (str(field.line), "true")
+            for field in fields.TRAITS
+            if field.kind is fields.FieldKind.NUMBER
         ),
         "the traits that are numbers",
     ),
@@ -83,7 +85,7 @@ CONSTANTS: Final = {
     ),
     "RESULT_COST": (
         str(settings.RESULT_COST),
-        "bytes that an entry of `results` takes besides what it says",
+        "bytes that an entry of `results` takes on top of its text",
     ),
     "SLOT_ANSWER": (
         f"'{settings.SLOT_ANSWER}'",
@@ -92,11 +94,11 @@ CONSTANTS: Final = {
     "SLOT_LIFE_MS": (str(settings.SLOT_LIFE_MS), "how long a call slot is remembered, in ms"),
     "CHANNEL": (
         f"'{keys.CHANNEL}'",
-        "behind the queue's tag: the channel on which ends of jobs are told",
+        "after the queue's tag: the channel on which ends of jobs are published",
     ),
     "LISTEN_MS": (
         str(settings.LISTEN_MS),
-        "how long they are told after a client has said that it waits, in ms",
+        "how long they are published after a client has said that it waits, in ms",
     ),
     "OUTBOX_RING": (
         f"'{settings.OUTBOX_RING}'",

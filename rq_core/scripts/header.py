@@ -1,4 +1,4 @@
-"""What a Lua file says of itself: the comment at its top, parsed.
+"""The header of a Lua file: the comment at its top, parsed.
 
 --[[ name: purpose …
 
@@ -44,14 +44,14 @@ class HeaderError(Exception):
 
 @dataclass(frozen=True)
 class Header:
-    """What a Lua file says of itself."""
+    """The header of a Lua file, parsed."""
 
     name: str
     purpose: str
     sections: Mapping[str, str]
 
     def words(self, section: str) -> tuple[str, ...]:
-        """The words of a section, none if it is not there."""
+        """Return the words of a section, none if it is not there."""
         return tuple(self.sections.get(section, "").split())
 
     @property

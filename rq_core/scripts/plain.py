@@ -8,22 +8,22 @@ from __future__ import annotations
 from functools import cache
 
 from rq_core.scripts.header import HeaderError
-from rq_core.scripts.script import directory
+from rq_core.scripts.script import lua_directory
 from rq_core.scripts.source import PLAIN, read
 
 
 def plain_names() -> tuple[str, ...]:
     """Return the names of all programs."""
-    return tuple(sorted(path.stem for path in (directory() / PLAIN).glob("*.lua")))
+    return tuple(sorted(path.stem for path in (lua_directory() / PLAIN).glob("*.lua")))
 
 
 @cache
-def plain(name: str, **given: str | int) -> str:
+def plain_text(name: str, **given: str | int) -> str:
     """Return the text of a program, with its keys and arguments by their names and the constants that its header names.
 
     Raises HeaderError if other constants are given, or OSError if there is no such file.
     """
-    program = read(directory() / PLAIN / f"{name}.lua")
+    program = read(lua_directory() / PLAIN / f"{name}.lua")
     header = program.header
     if set(given) != set(header.words("Given")):
         raise HeaderError(f"{name}.lua is given {sorted(given)}, not {header.words('Given')}")

@@ -36,12 +36,12 @@ DECIDE_STEP: Final = "decide"
 STEPS: Final = (DECIDE_STEP, "check", "append", "write")
 TABLE: Final = "PARTS"
 ENDINGS: Final = "ENDINGS"
-"""What its file reads: the parts of the script, and those of them that end with a job."""
-NEW_ROOM: Final = "job"
-"""Where an include of a variant stands that is not among those that are shipped."""
+"""The tables that the file of PARTS reads: the parts of the script, and those of them that end with a job."""
+NEW_ROOM: Final = "ends"
+"""The room of an include of a variant that is not among the shipped ones."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
-"""How a room begins, behind what others take from it."""
+"""The beginning of a room, after the names that others take from it."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def facts_of_parts(lua: Path, variant: Variant) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fact for header in headers for fact in header.words("Fact")))
 
 
-def resolve(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
+def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
     """Includes in the order in which they must stand, each once."""
     found: dict[str, Source] = {}
     look_up = partial(_look_up, lua, variant=variant)
@@ -121,8 +121,10 @@ def resolve(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
     return found
 
 
-def steps_of(includes: Mapping[str, Source], users: Sequence[Source]) -> dict[str, tuple[str, ...]]:
-    """The parts of a script, in the order in which they run: the steps of each. None if it runs no steps."""
+def part_steps(
+    includes: Mapping[str, Source], users: Sequence[Source]
+) -> dict[str, tuple[str, ...]]:
+    """Return the parts of a script, in the order in which they run: the steps of each. None if it runs no steps."""
     taken = {word for user in users for word in user.header.uses.get(PARTS, ())}
     if RUN not in taken:
         return {}
@@ -137,7 +139,7 @@ def steps_of(includes: Mapping[str, Source], users: Sequence[Source]) -> dict[st
 def build(
     lua: Path, script: Source, includes: Mapping[str, Source], known: Mapping[str, str]
 ) -> Built:
-    """The text of the rooms. ``known`` has the constants, by name."""
+    """Return the text of the rooms. ``known`` has the constants, by name."""
     files = _files(lua, script, includes)
     rooms = {room: [f for f in files.values() if f.room == room] for room in _order(files)}
     words = {room: frozenset[str]().union(*(f.words for f in here)) for room, here in rooms.items()}
@@ -170,20 +172,21 @@ def build(
     )
 
 
-def words_of(
+def include_words(
     lua: Path, script: Source, includes: Mapping[str, Source]
 ) -> dict[str, frozenset[str]]:
-    """The words of each include that the script does not do without, as far as it needs that include."""
+    """Return the words of each include that the script needs, of the definitions that it needs."""
     return {name: file.words for name, file in _files(lua, script, includes).items()}
 
 
 def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
-    """The includes without functions that the script does without: EVALSHA makes each function in each call."""
+    """Return the includes without the functions that the script does not need: EVALSHA makes each function in each
+    call."""
     _check_names(script, includes)
     paths = include_paths(lua)
     found: dict[str, _File] = {}
     users: list[tuple[Header, str, frozenset[str]]] = [(script.header, "", script.words)]
-    parts = steps_of(includes, (script, *includes.values()))
+    parts = part_steps(includes, (script, *includes.values()))
     for name, include in reversed(list(includes.items())):
         room = paths[name].parent.name if name in paths else NEW_ROOM
         steps = parts.get(name, ())
@@ -202,12 +205,12 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
 
 
 def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Those of a script's parts that decide what ends with a job."""
+    """Return those of a script's parts that decide what ends with a job."""
     return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
 
 
 def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
-    """How a part joins the others."""
+    """Return the Lua lines by which a part joins the others."""
     place, steps = list(parts).index(name) + 1, parts[name]
     named = ", ".join(f"{step} = {step}" for step in steps if step != DECIDE_STEP)
     line = f"{TABLE}[{place}] = {{lists = lists, {named}}}"
@@ -229,7 +232,7 @@ def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
 
 
 def _order(files: Mapping[str, _File]) -> list[str]:
-    """The rooms, each before those that take something from it. Raises HeaderError if there is no such order."""
+    """Return the rooms, each before those that take something from it. Raises HeaderError if there is no such order."""
     found: dict[str, None] = {}
 
     def add(room: str, above: tuple[str, ...]) -> None:

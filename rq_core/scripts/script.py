@@ -32,15 +32,15 @@ class Script:
     text: str
     sha: str
     keys: tuple[str, ...]
-    """What each call carries…"""
+    """The keys that each call carries…"""
     on_demand: Mapping[str, tuple[str, ...]]
-    """…and what follows in calls to queues with a fact, by fact."""
+    """…and the keys that follow in calls to queues with a fact, by fact."""
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""
     """Its name in the library whose text this is; empty if it is a script of its own."""
     instead: Script | None = None
-    """Of a function: the script of its own that does the same, where no functions may be loaded."""
+    """The script that does the same as this function, for servers that load no functions; None: this is a script."""
 
     @cached_property
     def verb(self) -> tuple[str, str]:
@@ -62,7 +62,7 @@ class Script:
     def command(
         self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
     ) -> list[Any]:
-        """The whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
+        """Return the whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
         return self.filled(self.head(keys), args, each)
 
     def filled(
@@ -72,8 +72,8 @@ class Script:
         each: Iterable[tuple[Any, ...]],
         tail: Mapping[int, tuple[str, str]] = _NO_TAIL,
     ) -> list[Any]:
-        """The whole command, from what ``head`` gave for its queue. ``tail`` has by the place of a record, from 1, a
-        note, which may be empty, and a text; a call without the keys on demand leaves them out."""
+        """Return the whole command, from the ``head`` for its queue. ``tail`` has a note, which may be empty, and a
+        text by the place of a record, from 1; a call without the keys on demand leaves them out."""
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
         command: list[Any] = [*head, *[args[name] for name in self.args]]
         for record in each:
@@ -85,7 +85,8 @@ class Script:
         return command
 
     def head(self, keys: QueueKeys, facts: Collection[str] = ()) -> tuple[Any, ...]:
-        """How the command begins: its verb, the number of keys, and the keys, also those that come with these facts."""
+        """Return how the command begins: its verb, the number of keys, and the keys, also those that come with these
+        facts."""
         further = (key for fact, group in self.on_demand.items() if fact in facts for key in group)
         return _prefix(self.verb, (*self.keys, *further), keys)
 
@@ -101,38 +102,38 @@ def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> t
     return (*verb, len(names), *map(keys, names))
 
 
-def directory() -> Path:
-    """Where the Lua files are: inside the wheel, or beside the package in a checkout."""
+def lua_directory() -> Path:
+    """Return the folder of the Lua files: inside the wheel, or beside the package in a checkout."""
     packaged = Path(__file__).parent.parent / "_lua"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "lua"
 
 
 def include(name: str) -> str:
-    """The text of an include as shipped."""
-    return include_paths(directory())[name].read_text(encoding="utf-8")
+    """Return the text of an include as shipped."""
+    return include_paths(lua_directory())[name].read_text(encoding="utf-8")
 
 
 def names() -> tuple[str, ...]:
-    """Every script, by the file names."""
-    return tuple(sorted(p.stem for p in directory().glob("*.lua")))
+    """Return the names of all scripts, which are those of their files."""
+    return tuple(sorted(p.stem for p in lua_directory().glob("*.lua")))
 
 
 @cache
 def function(name: str) -> Script:
-    """The script as shipped, as a function. Raises HeaderError, or OSError if the files are not there."""
+    """Return the script as shipped, as a function. Raises HeaderError, or OSError if the files are not there."""
     return build_function(name)
 
 
 @cache
 def script(name: str) -> Script:
-    """The script as shipped, to be sent with EVALSHA. Raises HeaderError, or OSError if the files are not there."""
+    """Return the script as shipped, for EVALSHA. Raises HeaderError, or OSError if the files are not there."""
     return build_script(name)
 
 
 def build_script(name: str, variant: Variant | None = None) -> Script:
-    """The script to be sent with EVALSHA, with the includes of ``variant`` in place of the shipped ones."""
+    """Return the script for EVALSHA, with the includes of ``variant`` in place of the shipped ones."""
     variant = variant or Variant()
-    return _as_script(name, assemble(directory(), name, variant), variant)
+    return _as_script(name, assemble(lua_directory(), name, variant), variant)
 
 
 def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
@@ -146,9 +147,9 @@ def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
 
 @cache
 def build_function(name: str, variant: Variant | None = None) -> Script:
-    """The same as a function, which is made once and not per call."""
+    """Return the script as a function, with the includes of ``variant``. It is made once, not per call."""
     variant = variant or Variant()
-    made = assemble(directory(), name, variant)
+    made = assemble(lua_directory(), name, variant)
     flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))
     text = (
         f"#!lua name={_NAME}\nlocal register = redis.register_function\n{variant.prelude}{made.text}\n"

@@ -25,7 +25,7 @@ _COMMA: Final = re.compile(r"\s*,\s*")
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of some Lua that may be names of locals."""
+    """Return the words of some Lua that may be names of locals."""
     return frozenset(_WORD.findall(_UNREAD.sub(" ", text)))
 
 
@@ -35,7 +35,7 @@ class Part:
 
     code: str
     names: tuple[str, ...]
-    """What it defines; nothing if the code is not a definition."""
+    """The names that it defines; empty if the code is not a definition."""
     is_function: bool
 
     @cached_property
@@ -44,7 +44,7 @@ class Part:
         return words(self.code)
 
     def without_local(self, outside: frozenset[str]) -> str:
-        """The code, without `local` if these names are declared outside. Raises HeaderError if only some are."""
+        """Return the code, without `local` if these names are declared outside. Raises HeaderError if only some are."""
         there = [name in outside for name in self.names]
         if not any(there):
             return self.code
@@ -83,7 +83,7 @@ class Source:
 
     @cached_property
     def other_code(self) -> str:
-        """The first line in the first column that defines no local; empty if there is none."""
+        """The first line in the first column that defines no local; empty if all lines do."""
         found = _OTHER_CODE.search(self.code)
         return found[0] if found else ""
 
@@ -98,22 +98,23 @@ def _part(code: str) -> Part:
 
 
 PLAIN: Final = "plain"
-"""The folder of what is sent with EVAL, see rq_core/scripts/plain.py."""
+"""The folder of the programs that are sent with EVAL, see rq_core/scripts/plain.py."""
 
 
 @lru_cache(maxsize=256)
 def read(path: Path) -> Source:
-    """The file, as it was when it was read first. Raises HeaderError, or OSError if it is not there."""
+    """Return the file, as it was when it was read first. Raises HeaderError, or OSError if it is not there."""
     return source(path.read_text(encoding="utf-8"), path.name)
 
 
 @lru_cache(maxsize=4)
 def include_paths(lua: Path) -> dict[str, Path]:
-    """Where the includes are: those of all scripts by subject, and those of one in the folder of its name."""
+    """Return the paths of the includes: those of all scripts are in folders by subject, those of one script in the
+    folder of its name."""
     return {path.stem: path for path in sorted(lua.glob("*/**/*.lua")) if path.parent.name != PLAIN}
 
 
-def forget() -> None:
+def forget_files() -> None:
     """Read the files again from now on."""
     read.cache_clear()
     include_paths.cache_clear()

@@ -1,4 +1,4 @@
-"""One job as it is shown: where it stands, or how it ended."""
+"""One job as it is shown: its state, or its end."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rq_core.views.scopes import standing_rows
 from rq_core.views.text import ago, one_line
 
 if TYPE_CHECKING:
-    from rq_core.model.idempotency import Result
+    from rq_core.model.idempotency import ResultLine
     from rq_core.protocol.reads.scope_reads import Standing
 
 Rows = list[tuple[str, str]]
-"""What there is to say, by name, in order."""
+"""Names and values, in the order in which they are shown."""
 
 
 def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
-    """Return what there is to say of a job in Redis, and of what it waits for."""
+    """Return the rows about a job in Redis, and about what it waits for."""
     job, facts = row.job, job_document(row.job)
     rows = [("job", job.id), ("queue", job.queue)]
     since = f", since {ago(facts['since_ms'], now_ms)}" if facts["since_ms"] else ""
@@ -67,14 +67,14 @@ _WHY: Final[Mapping[str, str]] = {
     Reason.LATE: "its lease was nearly over before its handler could begin",
     Reason.NO_ROOM: "the worker had no free place for it any more",
 }
-"""What the reasons of a return mean."""
+"""The meaning of each reason for which a worker gives a job back."""
 _OR_CANCEL: Final = "or end the job with `rq-core cancel ID`"
 _TO_DO: Final[Mapping[str | None, str]] = {
     Reason.UNKNOWN_TASK: f"start a worker whose code has the task, {_OR_CANCEL}",
     Reason.UNKNOWN_ARGUMENTS: 'the log of the worker says why ("job cannot be run here"): start a worker whose task'
     f" takes the arguments, {_OR_CANCEL} and enqueue it with others",
 }
-"""What an operator does about a return that repeats itself."""
+"""The remedy of an operator for each reason that repeats itself."""
 
 
 def _needs(row: ListedJob, now_ms: float) -> Rows:
@@ -105,14 +105,14 @@ def _given_back(row: ListedJob, now_ms: float) -> Rows:
     return [("given back", f"{often}by {by}, {ago(at_ms, now_ms)}: {why}")]
 
 
-def ended_rows(queue: str, result: Result, value: str | None, now_ms: float) -> Rows:
-    """Return what Redis remembers of a job that has ended, and the value that it returned."""
+def ended_rows(queue: str, result: ResultLine, value: str | None, now_ms: float) -> Rows:
+    """Return the rows about a job that has ended: what Redis remembers of it, and its result."""
     rows = [("job", result.id), ("queue", queue)]
     if result.same_as is None:
         since = "" if result.at_ms is None else f", since {ago(result.at_ms, now_ms)}"
         rows.append(("state", f"{result.outcome}{since}"))
     else:
-        rows.append(("stands for", f"job {result.same_as}"))
+        rows.append(("same as", f"job {result.same_as}"))
     if value is not None:
         rows.append(("result", value))
     elif result.missing is not None:
@@ -124,7 +124,7 @@ def ended_rows(queue: str, result: Result, value: str | None, now_ms: float) -> 
     return rows
 
 
-def ended_document(queue: str, result: Result, value: str | None) -> dict[str, Any]:
+def ended_document(queue: str, result: ResultLine, value: str | None) -> dict[str, Any]:
     """Return the same for programs."""
     document = {"queue": queue, **result._asdict()}
     if value is None:

@@ -21,7 +21,7 @@ from rq_core.views.table import Found
 from rq_core.views.text import shortened, span
 
 if TYPE_CHECKING:
-    from rq_core.protocol.calls.unique import Held
+    from rq_core.protocol.calls.unique import HeldName
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.reads.job_reads import GivenBack
@@ -44,17 +44,17 @@ class ListedJob(NamedTuple):
 
     @property
     def task_known(self) -> bool | None:
-        """Whether a live worker has its task; None: that is not known, or there is no worker."""
+        """Whether a live worker has its task; None: unknown, or there is no worker."""
         return self.known.knows(self.job.fields.get("task"))
 
 
-# What is asked.
+# Questions.
 
 
 def listed(
     calls: Operations, queue: str, states: Sequence[State], task: str | None, limit: int
 ) -> Plan[Found[ListedJob]]:
-    """The jobs of a queue in these states, all but dead if none is given."""
+    """Return the jobs of a queue in these states; without states, all that are not dead."""
     wanted = states or ALIVE
     found = yield from calls.reads.jobs(queue, states=wanted, task=task, limit=limit)
     known = yield from calls.reads.known_tasks(queue)
@@ -79,8 +79,8 @@ def listed(
     )
 
 
-def dead(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
-    """The jobs of a queue that died last."""
+def dead_jobs(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
+    """Return the jobs of a queue that died last."""
     found = yield from calls.reads.dead(queue, limit)
     more = f"{len(found.jobs):,} of {found.total:,}; --limit shows more"
     return Found(
@@ -91,12 +91,15 @@ def dead(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
     )
 
 
-def named(calls: Operations, queue: str, name: str | None, limit: int) -> Plan[Found[Held]]:
-    """The names that stand in a queue, or this one alone, and the jobs that hold them."""
+def held_names(
+    calls: Operations, queue: str, name: str | None, limit: int
+) -> Plan[Found[HeldName]]:
+    """Return the names that are held in a queue, or ``name`` alone, and the jobs that hold them."""
     found = yield from calls.names.held(queue, name, limit=limit + 1)
+    which = f"the name {name}" if name is not None else "a name"
     return Found(
         found[:limit],
-        empty=f"no job of {queue} holds {'a name' if name is None else f'the name {name}'}",
+        empty=f"no job of {queue} holds {which}",
         notes=[f"{limit:,} of them; --limit shows more"] if len(found) > limit else [],
         unread=[each.damaged for each in found[:limit] if each.damaged],
     )
@@ -111,7 +114,7 @@ def number(job: JobState, name: str, default: int = 0) -> int:
     return default if found is None else found
 
 
-def since(job: JobState | None, now_ms: float) -> str:
+def time_in_state(job: JobState | None, now_ms: float) -> str:
     """Return for how long a job has been in its state; empty if there is no job."""
     if job is None:
         return ""
@@ -120,7 +123,7 @@ def since(job: JobState | None, now_ms: float) -> str:
 
 def unknown_task(row: ListedJob) -> str:
     """Return a sentence if a job waits whose task no live worker has; else empty."""
-    return "no live worker has told of this task" if row.waits and row.task_known is False else ""
+    return "no live worker has this task" if row.waits and row.task_known is False else ""
 
 
 def blind_returns(row: ListedJob) -> str:
@@ -135,7 +138,7 @@ def blind_returns(row: ListedJob) -> str:
 
 
 def notes(row: ListedJob, now_ms: float) -> str:
-    """Return what else there is to say of a job."""
+    """Return notes on a job, as one text."""
     job, fields = row.job, row.job.fields
     found = [unknown_task(row)]
     if row.back is not None:
@@ -159,14 +162,14 @@ def notes(row: ListedJob, now_ms: float) -> str:
 
 
 def died_of(job: JobState) -> str:
-    """Return what a job died of, and where; empty if it died of no error."""
+    """Return the error that a job died of, and its place; empty without an error."""
     if job.error is None:
         return ""
     place = place_in(job.error.traceback)
     return shortened(str(job.error)) + (f" ({printable(place)})" if place else "")
 
 
-def holder_state(held: Held) -> str:
+def holder_state(held: HeldName) -> str:
     """Return the state of the job that holds a name."""
     if held.job is not None:
         return str(held.job.state)
@@ -212,7 +215,7 @@ def listed_document(row: ListedJob) -> dict[str, Any]:
     }
 
 
-def name_document(held: Held) -> dict[str, Any]:
+def name_document(held: HeldName) -> dict[str, Any]:
     """Return a name for programs, and the job that holds it."""
     job = None if held.job is None else job_document(held.job)
     return {"name": held.name, "id": held.job_id, "until_ms": held.until_ms, "job": job}

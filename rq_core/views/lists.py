@@ -10,7 +10,7 @@ from rq_core.views.text import oldest, span, utc
 
 LISTS: Final[dict[str, ListView[Any]]] = {
     "queues": ListView(
-        queues.queues,
+        queues.all_queues,
         {
             "queue": lambda row, _: row.queue,
             "ready": lambda row, _: row.ready_jobs,
@@ -26,7 +26,7 @@ LISTS: Final[dict[str, ListView[Any]]] = {
         drop=("audit", "scheduled", "dead", "backlog", "oldest"),
     ),
     "workers": ListView(
-        queues.workers,
+        queues.workers_of,
         {
             "worker": lambda row, _: row.worker,
             "host": lambda row, _: row.says.host,
@@ -47,7 +47,7 @@ LISTS: Final[dict[str, ListView[Any]]] = {
         {
             "job": lambda row, _: row.job.id,
             "state": lambda row, _: str(row.job.state),
-            "for": lambda row, now: jobs.since(row.job, now),
+            "for": lambda row, now: jobs.time_in_state(row.job, now),
             "task": lambda row, _: row.job.fields.get("task", "?"),
             "": jobs.notes,
         },
@@ -56,7 +56,7 @@ LISTS: Final[dict[str, ListView[Any]]] = {
         prose=True,
     ),
     "dead": ListView(
-        jobs.dead,
+        jobs.dead_jobs,
         {
             "job": lambda row, _: row.id,
             "task": lambda row, _: row.fields.get("task", "?"),
@@ -71,12 +71,12 @@ LISTS: Final[dict[str, ListView[Any]]] = {
         prose=True,
     ),
     "unique": ListView(
-        jobs.named,
+        jobs.held_names,
         {
             "name": lambda row, _: row.name,
             "job": lambda row, _: row.job_id,
             "state": lambda row, _: jobs.holder_state(row),
-            "for": lambda row, now: jobs.since(row.job, now),
+            "for": lambda row, now: jobs.time_in_state(row.job, now),
             "until": lambda row, _: "" if row.until_ms is None else utc(row.until_ms),
         },
         jobs.name_document,

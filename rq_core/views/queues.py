@@ -14,12 +14,12 @@ from rq_core.views.text import one_line
 if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
-    from rq_core.protocol.reads.overview import QueueOverview
+    from rq_core.protocol.reads.queue_load import QueueOverview
     from rq_core.protocol.reads.worker_registry import PresentWorker
 
 
-def queues(calls: Operations) -> Plan[Found[QueueOverview]]:
-    """All queues."""
+def all_queues(calls: Operations) -> Plan[Found[QueueOverview]]:
+    """Return all queues."""
     found = yield from calls.reads.overview()
     return Found(
         found.queues,
@@ -29,8 +29,8 @@ def queues(calls: Operations) -> Plan[Found[QueueOverview]]:
     )
 
 
-def workers(calls: Operations, queues: Sequence[str]) -> Plan[Found[PresentWorker]]:
-    """The workers of these queues by host and name, each once."""
+def workers_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[PresentWorker]]:
+    """Return the workers of these queues by host and name, each once."""
     found, unreadable = yield from calls.reads.looks(queues)
     rows = {each.worker: each for queue in found for each in queue.workers}
     notes = [_skew([each for each in rows.values() if not each.gone])]
@@ -50,7 +50,7 @@ def _unreadable(queues: dict[str, str]) -> list[str]:
 
 
 def _skew(present: Iterable[PresentWorker]) -> str:
-    """Return a sentence about workers of one queue with different code or versions; empty if there are none."""
+    """Return a sentence if workers of one queue have different code or versions; else empty."""
     codes: dict[str, set[tuple[str, str]]] = {}
     for each in present:
         for queue in each.says.queues:
@@ -60,7 +60,7 @@ def _skew(present: Iterable[PresentWorker]) -> str:
 
 
 def queue_notes(found: QueueOverview, _now_ms: float) -> str:
-    """Return what else there is to say of a queue."""
+    """Return notes on a queue, as one text."""
     from rq_core.metrics.causes import mirror_behind
 
     paused = ["paused"] if found.paused else []

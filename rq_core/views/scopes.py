@@ -40,12 +40,12 @@ def limit_of(status: ScopeStatus) -> str:
 
 
 def holders_of(status: ScopeStatus) -> object:
-    """Return how many jobs hold a scope; empty where none can."""
+    """Return how many jobs hold a scope; empty if no job can hold it."""
     return "" if is_rate(status.scope) or _is_weight(status) else status.holders
 
 
 def waiting_of(status: ScopeStatus) -> str:
-    """Return how many jobs wait for a scope; empty where none can."""
+    """Return how many jobs wait for a scope; empty if no job can wait for it."""
     return "" if _is_weight(status) else f"{status.waiting:,}{'+' if status.partial else ''}"
 
 
@@ -54,7 +54,7 @@ def _is_weight(status: ScopeStatus) -> bool:
 
 
 def scope_notes(status: ScopeStatus, now_ms: float) -> str:
-    """Return what else there is to say of a scope."""
+    """Return notes on a scope, as one text."""
     notes = []
     if status.resumes_ms is not None:
         first = "the first " if "=" not in status.scope else ""

@@ -11,15 +11,15 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Found(Generic[R]):
-    """The rows of a list, and what is to be said beside them."""
+    """The rows of a list, and the notes beside them."""
 
     rows: Sequence[R]
     empty: str = ""
-    """Said in place of a table without rows; empty: nothing."""
+    """The line in place of a table without rows; empty: no line."""
     notes: Sequence[str] = ()
-    """Said below the table."""
+    """The lines below the table."""
     unread: Sequence[str] = ()
-    """What could not be read, and why: a failure."""
+    """Rows that could not be read, each with its error: a failure."""
     denied: Sequence[str] = ()
     """Queues that the user may not read: no failure."""
 

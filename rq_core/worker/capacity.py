@@ -15,8 +15,8 @@ from rq_core.worker.wakeups import WatchedQueue
 CLAIM_MAX: Final = 250
 """Most jobs in one claim, so that no claim keeps Redis from others for long; the next turn takes more."""
 HALVES_MIN: Final = 16
-"""From so many places on, a claim asks for half of the places. With fewer, Redis would pay more for twice as many calls
-than the worker gains."""
+"""Places from which on a claim asks for half of them. With fewer, Redis would pay more for twice as many calls than the
+worker gains."""
 LEND_AFTER_S: Final = 0.5
 """Seconds without an answer after which a group's claim no longer keeps its places from other groups."""
 
@@ -30,10 +30,10 @@ class Capacity:
     def __init__(self, options: WorkerOptions) -> None:
         self.most = options.concurrency
         self.turns = 2 if self.most >= HALVES_MIN else 1
-        """Of a group at once: one brings jobs for one half while Redis works on the other's."""
+        """Turns of a group at once: one brings jobs for half of the places while Redis works on the other half's."""
         self.taken = 0
         self.kept = 0
-        """Those of them that are kept for claims under way."""
+        """The taken places that are kept for claims under way."""
         self.shares = Shares(options.weights, alone=len(options.queues) == 1)
 
     def full(self) -> bool:
@@ -57,7 +57,7 @@ class Capacity:
             return [(queue, 0) for queue in mine if queue.overdue(now)]
         rivals = []
         if len(groups.all) > 1:
-            # What others could use now is left to them; who is waiting for an answer cannot use any.
+            # Places that other groups could use now are left to them; a group that waits for an answer cannot use any.
             others = [o for o in groups.all if o is not group and not o.turns]
             rivals = [queue for other in others for queue in other.queues.values() if queue.look]
         shares = self.shares.divide(free, [queue.name for queue in (*mine, *rivals)])
@@ -111,10 +111,10 @@ class Shares:
         self._alone = alone
         self._clocks: dict[str, float] = {}
         self._now = 0.0
-        """That of the queue that was furthest behind when places were last divided."""
+        """The clock of the queue that was furthest behind when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
-        """How many of so many places each queue, all of which have something to do, would get now. Takes none."""
+        """Return how many of ``places`` each of these queues would get now, if all have something to do. Takes none."""
         if self._alone:
             return dict.fromkeys(queues, places)
         self._now = min(map(self._clock, queues))

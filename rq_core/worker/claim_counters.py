@@ -1,8 +1,8 @@
 """How many claims a worker process ended, and how: counted in memory that its supervisor can read and that outlives it.
 
 Each process writes a table of its own, so no lock is needed: a number is one aligned double, written by one thread. A
-row belongs to a queue and a task. What finds no row is counted under OTHER, so the table is bounded whatever tasks
-there are. Before the rows stands what concerns the whole process (:class:`Vitals`).
+row belongs to a queue and a task. A claim without a row is counted under OTHER, so the table is bounded whatever tasks
+there are. The numbers of the whole process (:class:`Vitals`) are before the rows.
 
 A handler in native code may write over the table, and a process may be killed while it writes. So a reader believes no
 number that cannot be one: whatever a table holds, it is read, and the supervisor goes on.
@@ -23,7 +23,7 @@ from rq_core.worker.settlement import NOT_RUN, Settlement
 BOUNDS_S: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0,
 )  # fmt: skip
-"""Upper bounds of the buckets of waits and run times, in seconds; one more bucket has what took longer."""
+"""Upper bounds of the buckets of waits and run times, in seconds; one more bucket is for longer times."""
 OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused")
 """How a claim that a worker settles may end. ``refused``: the claim was no longer in force."""
 ROWS_MAX: Final = 256
@@ -58,7 +58,7 @@ _PLACE: Final[dict[tuple[str, str | None], int]] = {
     },
     **{("rollback", to): OUTCOMES.index("rolled_back") for to in ("ready", "scheduled")},
 }
-"""By verdict and the script's answer: the column after _ENDED."""
+"""The column after _ENDED, by verdict and the script's answer."""
 _REFUSED: Final = OUTCOMES.index("refused")
 _SUCCEEDED: Final = _ENDED + OUTCOMES.index("succeeded")
 
@@ -71,15 +71,15 @@ class Parts(NamedTuple):
 
     claims: float
     outcomes: dict[str, float]
-    """How many claims ended how, by OUTCOMES."""
+    """The number of claims that ended with each of OUTCOMES."""
     ran_s: float
     """Seconds that handlers ran."""
     runs: Sequence[float]
-    """How many ran how long, by BOUNDS_S."""
+    """The number of claims in each bucket of run times, by BOUNDS_S."""
     waited_s: float
     """Seconds that jobs had been ready before they were claimed."""
     waits: Sequence[float]
-    """How many waited how long, by BOUNDS_S."""
+    """The number of claims in each bucket of waits, by BOUNDS_S."""
 
 
 class Vitals(NamedTuple):
@@ -92,19 +92,19 @@ class Vitals(NamedTuple):
     answered_at: float
     """When Redis last answered a claim, or the worker began. 0: it has not begun, or claims no more."""
     due_at: float
-    """When the event loop is to be measured next."""
+    """When the event loop should be measured next."""
     lag_s: float
     """How late the loop was, at the worst of the last measurements."""
     resident: float
     """Bytes of memory that are resident."""
 
     def lagging_s(self, now: float) -> float:
-        """How late the event loop is: a loop that is blocked says nothing, so what is overdue counts too."""
+        """Return how late the event loop is. A blocked loop measures nothing, so an overdue measurement counts, too."""
         return max(self.lag_s, now - self.due_at)
 
 
 class _Counts(NamedTuple):
-    """What a row has: counted here, where that costs less, and then shown in the shared memory."""
+    """The numbers of a row: counted here, where that costs less, and then copied into the shared memory."""
 
     start: int
     """The place of its first number."""
@@ -173,7 +173,7 @@ class FlowTable:
             self._show(counts)
 
     def _show(self, counts: _Counts) -> None:
-        """Let readers see what was counted."""
+        """Let readers see the counts."""
         self._numbers[counts.start : counts.start + _WIDTH] = counts.numbers
 
     def _counts(self, queue: str, task: str) -> _Counts:
@@ -183,7 +183,7 @@ class FlowTable:
             return counts
         used = len({each.start for each in self._known.values()})
         asked = queue, task
-        # The last row is kept for what finds no other.
+        # The last row is kept for claims that find no other.
         if used >= self._rows - 1:
             queue, task = OTHER, OTHER
         counts = self._known.get((queue, task))
@@ -200,7 +200,7 @@ class FlowTable:
     # The reader's side.
 
     def read(self) -> dict[tuple[str, str], Row]:
-        """What was counted, by queue and task."""
+        """Return the counts by queue and task."""
         found: dict[tuple[str, str], Row] = {}
         for row in range(min(int(_believed(self._numbers[_USED])), self._rows)):
             at = 2 * row * _NAME
@@ -243,7 +243,7 @@ def _count_times(numbers: list[float], total: int, times: Sequence[float]) -> No
 
 
 def _believed(number: float) -> float:
-    """A number, or 0 in the place of what none of these can be."""
+    """Return a number, or 0 in the place of an impossible one."""
     return number if math.isfinite(number) and number >= 0 else 0.0
 
 

@@ -1,9 +1,9 @@
-"""Tells hooks of the jobs that died in a group's queues: soon after a death here, and now and then.
+"""Calls the hooks of jobs that died in a group's queues: soon after a death here, and every few seconds.
 
-Jobs die in several scripts, and of some deaths no worker hears: a poison job's worker is gone. So workers look at the
-queue's index of the dead, from where they last looked, and hand over one job of the hook's own task per death. Where
-they last looked stands in ``meta`` (``on_dead_ms``); it moves on once the hooks' jobs are in the queue. A hook is
-therefore told at least once, whichever worker dies meanwhile, and its job is retried and audited like any other.
+Jobs die in several scripts, and some deaths reach no worker: a poison job's worker is gone. So workers look at the
+queue's index of the dead, from the last look on, and enqueue one job of the hook's own task per death. The time of the
+last look is a field of ``meta`` (``on_dead_ms``); it moves on once the hooks' jobs are in the queue. A hook is
+therefore called at least once, whichever worker dies meanwhile, and its job is retried and audited like any other.
 
 Several workers may find a death at once. The id of a hook's job is made of the death and outlives the job, so the
 later call is a duplicate, also where the hook has run by then.
@@ -70,14 +70,14 @@ STEP_MS: Final = 5
 
 
 SLACK_MS: Final = 1_000
-"""How much further back to look then: when exactly it was set is not known."""
+"""How much further back to look then, since the moment at which it was set is unknown."""
 
 
 class DeathWatch:
-    """Tells of the deaths in one queue, look by look, for as long as a worker lives.
+    """Hands over the deaths in one queue to hooks, look by look, for as long as a worker lives.
 
-    Deaths are found by when they were. If Redis' clock goes back, those after it are among those that were told; then
-    some of these are told again, so that none is missed.
+    Deaths are found by their time. If Redis' clock goes back, new deaths have times that were handed over already; then
+    some deaths are handed over again, so that none is missed.
     """
 
     def __init__(
@@ -94,20 +94,20 @@ class DeathWatch:
         self._clock = clock
         self._keys = queue_keys(queue, calls.delivery.prefix)
         self._last: tuple[int, float] | None = None
-        """Of the last look: Redis' time, and ours just after it."""
+        """The times of the last look: Redis' time, and the worker's just after it."""
         self.told = 0
-        """How many deaths were handed over to hooks."""
+        """The number of deaths that were handed over to hooks."""
 
     def begin(self) -> Plan[None]:
-        """Note that hooks are told of deaths from now on, if that is not noted yet. Before the first claim: what dies
-        after that is missed by no look."""
+        """Set the mark from which on hooks are called for deaths, unless there is one. Do so before the first claim, so
+        that no look misses a job that dies."""
         now, _ = yield from self._now()
         yield from self._mark_beginning(now - 1)
 
     def _now(self) -> Plan[tuple[int, str | None]]:
-        """Redis' time in Unix ms, and the mark up to which hooks were told; None if there is none."""
+        """Return Redis' time in Unix ms, and the mark up to which deaths were handed over; None without a mark."""
         asked = ["HGET", self._keys("meta"), FIELD]
-        # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
+        # TIME goes with a read of the queue: in a cluster its shard's clock counts.
         time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
         return int(time[0]) * 1000 + int(time[1]) // 1000, seen
 
@@ -115,10 +115,10 @@ class DeathWatch:
         """Hand over a hook's job for each death since the last look of any worker. Returns whether more are left."""
         before = self._clock()
         now, noted = yield from self._now()
-        # What dies in this millisecond may not all be there yet.
+        # More jobs may still die in this millisecond.
         upto = now - 1
         if noted is None:
-            # No hook is called for what died before.
+            # No hook is called for jobs that died before.
             since = told = yield from self._mark_beginning(upto)
         else:
             since = told = int(noted)
@@ -128,7 +128,7 @@ class DeathWatch:
             if back > STEP_MS:
                 since = min(since, self._last[0]) - round(back) - SLACK_MS
         if told > now:
-            # It went back between two looks; deaths that were told long ago are not told again.
+            # The clock went back between two looks. Deaths of long ago are not handed over again.
             since = min(since, now - LAG_MS)
         self._last = (now, self._clock())
         ids, upto, more = yield from self._died(since, upto)
@@ -140,14 +140,14 @@ class DeathWatch:
         return more
 
     def _mark_beginning(self, at: int) -> Plan[int]:
-        """Note where telling began, if no worker has."""
+        """Set the mark, unless a worker has. Returns the mark that is set."""
         key = self._keys("meta")
         note = in_one_step([["HSETNX", key, FIELD, at], ["HGET", key, FIELD]])
         ((_, seen),) = yield from self._calls.delivery.ask([note], self._queue)
         return int(seen)
 
     def _died(self, since: int, upto: int) -> Plan[tuple[list[str], int, bool]]:
-        """The jobs that died after ``since``, until when all are among them, and whether there are more."""
+        """Return the jobs that died after ``since``, the time up to which all are there, and whether more are left."""
         ask, dead = self._calls.delivery.ask, self._keys("dead")
         span = [f"({since}", upto, "WITHSCORES", "LIMIT", 0, DEATHS_MAX]
         (flat,) = yield from ask([["ZRANGEBYSCORE", dead, *span]], self._queue)
@@ -220,7 +220,7 @@ def has_hooks(tasks: Mapping[str, Task[Any, Any]]) -> bool:
 def death_watches(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], queues: Iterable[str]
 ) -> dict[str, DeathWatch]:
-    """A watch for each queue; none if there are no hooks among ``tasks``."""
+    """Return a watch for each queue; empty if there are no hooks among ``tasks``."""
     if not has_hooks(tasks):
         return {}
     return {queue: DeathWatch(client.calls, queue, tasks) for queue in queues}
@@ -240,7 +240,7 @@ async def tell_of_deaths(
                 continue
             try:
                 more = await client.run(watch.look()) or more
-            except Exception as error:  # noqa: BLE001 - jobs that died are told of later
+            except Exception as error:  # noqa: BLE001 - a later look hands the deaths over
                 says = "calling the on_dead hooks of queue %s failed, trying again: %s"
                 log.error(says, queue, error)  # noqa: TRY400 - the traceback would say nothing more
         if not more:

@@ -47,7 +47,7 @@ EXTENSION_GRACE_S: Final = 30.0
 
 
 class Handlers:
-    """Begins what arrives, keeps its leases, and ends it where its claim is no longer in force."""
+    """Begins jobs that arrive, keeps their leases, and ends handlers whose claims are no longer in force."""
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class Handlers:
         self._unreported: set[tuple[str, str]] = set()
         """Suspects that were put off, by id and fence, until Redis knows."""
         self.held: Running | None = None
-        """A suspect that does not begin yet: what was claimed with it would lose a worker with it."""
+        """A suspect that does not begin yet: jobs that were claimed with it would lose a worker with it."""
         self.arrived: list[Claim] = []
-        """Claimed, and about to be begun."""
+        """Jobs that are claimed and about to be begun."""
         self._since = FOREVER
         """The moment (monotonic) from which on the leases of all that arrived are known to run."""
         self.stepped = asyncio.Event()
-        """Whether what arrived has been begun, and has had its first step."""
+        """Whether all jobs that arrived have begun, and have had their first step."""
         self.stepped.set()
         self.steps_took = FOREVER
         """Seconds that the first steps of the last batch took."""
@@ -219,7 +219,7 @@ class Handlers:
 
 
 def _until(running: Running) -> float | None:
-    """Until when to extend its lease, on the monotonic clock; None: as long as it runs."""
+    """Return when to stop extending its lease, on the monotonic clock; None: as long as it runs."""
     return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None
 
 

@@ -29,7 +29,7 @@ CANCEL_AGAIN_S: Final = 0.1
 
 @dataclass(slots=True)
 class WorkerStats:
-    """What a worker has done since it started."""
+    """Counts of a worker's jobs since it started."""
 
     claimed: int = 0
     completed: int = 0
@@ -52,11 +52,11 @@ class Lifetime:
         self.on_over: Callable[[], None] = lambda: None
         """Called whenever it is said to be over."""
         self.stops = 0
-        """How often it was asked to stop."""
+        """The number of times that it was asked to stop."""
         self.retired = False
         """Whether it ends by itself, and another should take its place."""
         self.failure: RqCoreError | None = None
-        """What ended it although it was not asked to stop."""
+        """The error that ended it although it was not asked to stop."""
         self.grace_began = asyncio.Event()
         self._grace_over = 0.0
         """When the grace is over, on the monotonic clock, once it has begun."""
@@ -93,7 +93,7 @@ class Lifetime:
                 self.retire(f"{resident:,} bytes of memory")
 
     def give_up(self, error: RqCoreError) -> None:
-        """End as if asked to: such an error is mended by no waiting."""
+        """End as if asked to: waiting does not mend such an error."""
         if self.failure is None:
             self.failure = error
             log.error(

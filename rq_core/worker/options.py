@@ -1,4 +1,4 @@
-"""How a worker works, as its caller says it."""
+"""The options of a worker, as its caller gives them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WEIGHT_MAX: Final = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """How a worker works. Times are in seconds."""
+    """The options of a worker. Times are in seconds."""
 
     queues: tuple[str, ...] = ()
     """None: those that the app declares."""
@@ -29,11 +29,11 @@ class WorkerOptions:
     """Stop when nothing is running or due on any of the queues, and nothing that is ready may run now: what waits for
     a rate, or for a cap of 0, is left."""
     grace: float = 30.0
-    """How long running jobs may go on after the worker was asked to stop."""
+    """Seconds for which running jobs may go on after the worker was asked to stop."""
     timeout: float | None = None
-    """For tasks that have none of their own."""
+    """The timeout of tasks that have none of their own."""
     max_jobs: int | None = None
-    """Retire after so many claims: take no more, let what runs finish, and end."""
+    """Retire after this number of claims: take no more, let running jobs finish, and end."""
     max_memory: int | None = None
     """Retire when this process has more bytes than this resident."""
 

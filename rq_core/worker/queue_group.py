@@ -1,4 +1,4 @@
-"""A worker's queues, grouped by whose calls travel together, and what is to be reported for each group."""
+"""A worker's queues in groups whose calls travel together, with the settlements to report for each group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class QueueGroup:
     turns: int = 0
     """Turns that are under way."""
     claiming: list[Call[Claimed]] = field(default_factory=list)
-    """The claims of those."""
+    """The claims of those turns."""
     death: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a job of these queues died here."""
 
@@ -60,7 +60,7 @@ class QueueGroups:
             )
             self.all.append(QueueGroup(queues, watcher))
         self.of = {name: group for group in self.all for name in group.queues}
-        """By queue."""
+        """The groups by queue."""
 
     @property
     def present(self) -> list[str]:
@@ -83,5 +83,5 @@ class QueueGroups:
         for group in self.all:
             group.watcher.stop()
             for claim in group.claiming:
-                # Should it have to be sent again, it takes nothing; if it has been carried out, the answer is the same.
+                # If it is sent again, it takes no jobs; if it was carried out already, the answer is the same.
                 claim.args["limit"] = 0

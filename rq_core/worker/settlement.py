@@ -1,4 +1,4 @@
-"""How a claim ends, from the worker's side: what is sent to turn, complete, fail and rollback."""
+"""How a claim ends, from the worker's side: the arguments for turn, complete, fail and rollback."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import Call
 
 VALUES_MAX: Final = 1024 * 1024
-"""Characters of values that one call takes: Redis copies them, and other clients wait meanwhile. One that goes into the
-log as well counts LOGGED times."""
+"""Characters of values that one call takes: Redis copies them, and other clients wait meanwhile. A value that goes into
+the log as well counts LOGGED times."""
 LOGGED: Final = 4
 NOT_RUN: Final = "(not run)"
 """In the place of a task: no handler began."""
@@ -30,12 +30,12 @@ class Settlement(NamedTuple):
     error: str = "null"
     """A JSON object."""
     lane: str = ""
-    """Of a rollback: the lane that the job belongs into, if its task's policy has changed."""
+    """The lane that a rolled back job belongs into, if its task's policy has changed."""
     task: str = NOT_RUN
     ran_s: float = 0.0
     """How long its handler ran."""
     value: str = ""
-    """Of a success: what is kept of what its handler returned, as Returned.dump gives it; empty: nothing."""
+    """The kept result of a success, as Returned.dump writes it; empty: nothing is kept."""
 
 
 def successes_in(
@@ -57,18 +57,18 @@ def successes_in(
 
 
 def _load(value: str) -> int:
-    """What a value counts of VALUES_MAX."""
+    """Return the share of VALUES_MAX that a value takes."""
     return len(value) * (LOGGED if is_logged(value) else 1)
 
 
 def _reported(successes: Sequence[Settlement]) -> tuple[list[tuple[str, str]], dict[int, str]]:
-    """What turn and complete are told of successes: pairs, and values by place."""
+    """Return successes as turn and complete take them: pairs of id and fence, and values by place."""
     held = [(s.claim.id, s.claim.fence) for s in successes]
     return held, {place: s.value for place, s in enumerate(successes, 1) if s.value}
 
 
 def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
-    """Successes in parts, the values of which one call takes."""
+    """Yield successes in parts whose values one call takes."""
     part: list[Settlement] = []
     size = 0
     for settlement in group:
@@ -94,7 +94,7 @@ def claim_call(
 def calls_of(
     worker: str, settlements: Iterable[Settlement]
 ) -> list[tuple[Call[dict[str, str]], list[Settlement]]]:
-    """The fewest calls that report all of these, each with what it reports."""
+    """Return the fewest calls that report all of these, each with its settlements."""
     groups: defaultdict[tuple[str, str], list[Settlement]] = defaultdict(list)
     for settlement in settlements:
         script = "fail" if settlement.verdict in ("retry", "final") else settlement.verdict

@@ -24,7 +24,7 @@ STOP_WAIT_S: Final = 1.0
 """Seconds that an async handler gets to let itself be cancelled when the worker stops, and a thread to leave what its
 handler depends on."""
 REPORT_WAIT_S: Final = 5.0
-"""Seconds for the last report of a stopping worker; what is not told by then shows when its lease expires."""
+"""Seconds for the last report of a stopping worker; a claim that is not reported by then ends with its lease."""
 
 
 class Shutdown:

@@ -37,7 +37,7 @@ it takes to find out that three nodes are silent which may know where the slots 
 
 
 class Startup:
-    """What a worker does before its first claim."""
+    """The start of a worker, up to its first claim."""
 
     def __init__(self, app: App, client: AsyncClient, worker: str, groups: QueueGroups) -> None:
         self._app = app
@@ -67,7 +67,7 @@ class Startup:
     async def _check(self, queue: str | None = None) -> None:
         """Warn of what the server is; in a cluster, of what the shard of ``queue`` is."""
         asking = self._client.calls.delivery.asking
-        server_check.warn(await self._client.run(server_check.check(asking, queue)))
+        server_check.warn(await self._client.run(server_check.remarks_on(asking, queue)))
 
     async def _meet_usable(self, queues: Iterable[WatchedQueue]) -> None:
         """Meet queues. One that is damaged, or whose shard does not answer, is left alone for now: the others must not
@@ -135,7 +135,7 @@ class Startup:
         try:
             return await self._client.run(self._client.calls.reads.is_there(queue.name))
         except QueueDamaged:
-            return True  # To meet it says what is wrong.
+            return True  # The handshake says what is wrong.
 
     def _tell_undeclared(self, queue: WatchedQueue, declared: Sequence[str]) -> None:
         known = ", ".join(declared) or "none"
@@ -185,7 +185,7 @@ class Startup:
             log.warning("what the app declares of queue %s was not written: %s", queue, why)
 
     async def _begin_telling(self, *queues: str) -> None:
-        """Note that hooks are told of deaths from now on."""
+        """Set the marks from which on hooks are called for deaths."""
         for watch in death_watches(self._client, self._app.tasks, queues).values():
             await self._client.run(watch.begin())
 

@@ -39,7 +39,7 @@ class _Asked:
     queue: WatchedQueue
     limit: int
     successes: Sequence[Settlement]
-    """What it reports of the queue besides."""
+    """The successes of the queue that it also reports."""
     epoch: int
     """The history of Redis in which the queue's limits had been declared when it was sent."""
     call: Call[Claimed]
@@ -77,7 +77,7 @@ class Turns:
 
     async def turn(self, group: QueueGroup) -> None:
         """Wait until there is something to do, then do it in one round trip. Raises RqCoreError if the server cannot be
-        used; what was to be reported still is, then."""
+        used; the settlements then stay to be reported."""
         handlers = self._handlers
         while not self._lifetime.over.is_set():
             if handlers.steps_took > OVERLAP_S_MAX:
@@ -92,16 +92,16 @@ class Turns:
             if claims is not None:
                 await self.send(group, claims)
                 if handlers.arrived and self._due(group) is None:
-                    # Nothing is to be sent first.
+                    # There is nothing to send first.
                     handlers.begin_arrived()
                 return
             self._groups.news.clear()
-            # There is nothing to send first. What cannot be begun, or ends at once, is news.
+            # There is nothing to send first. A job that cannot be begun, or ends at once, is news.
             handlers.begin_arrived()
             await self._groups.news.wait()
 
     def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
-        """What to claim with a turn that is due; None: none is."""
+        """Return the claims of a turn that is due; None: no turn is due."""
         if group.turns and not self._fills_another(group):
             return None
         claims: list[tuple[WatchedQueue, int]] = []
@@ -121,7 +121,7 @@ class Turns:
         share = self._lifetime.options.max_jobs
         if share is None:
             return most
-        # What lends its places lends its part of the share as well: an outage may take longer than all the rest.
+        # A group that lends its places lends its part of the share, too: an outage may take longer than all the rest.
         return min(most, share - self._stats.claimed - self._capacity.kept)
 
     async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
@@ -196,16 +196,16 @@ class Turns:
                 if time.monotonic() - asked.sent > fresh:
                     result, asked.sent = await self._still_held(asked, result)
         finally:
-            # Not before: the group's other turn would take the places of what has been claimed.
+            # Not before: the group's other turn would take the places of the claimed jobs.
             asked.release()
             failed = self._claimed(asked, result, uncounted=uncounted)
         return failed
 
     async def _still_held(self, asked: _Asked, claimed: Claimed) -> tuple[Claimed, float]:
-        """Extend the leases of what a claim brought whose answer came so late that they may be over.
+        """Extend the leases of a claim's jobs whose answer came so late that the leases may be over.
 
-        Returns the jobs that are still claimed, and since when they have had their leases at least. The others run
-        elsewhere, or are about to: nothing is to be settled for them.
+        Returns the jobs that are still claimed, and the earliest beginning of their leases. The others run elsewhere,
+        or are about to: nothing may be settled for them.
         """
         sent = time.monotonic()
         jobs = [(claim.id, claim.fence) for claim in claimed.jobs]
@@ -227,7 +227,7 @@ class Turns:
     def _settled(
         self, group: Sequence[Settlement], result: Mapping[str, str] | RqCoreError
     ) -> bool:
-        """Take note of what became of settlements. True: not done, they are tried again."""
+        """Take note of the answer to settlements. True: they were not carried out and are tried again."""
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)

@@ -1,6 +1,6 @@
 """How a worker learns that there may be something to claim: wake tokens, what is due, and a look now and then.
 
-It sets ``look`` of a queue and tells the worker; claiming is the worker's. A worker that has no room takes no tokens:
+It sets ``look`` of a queue and wakes the worker; claiming is the worker's. A worker that has no room takes no tokens:
 they are for others.
 """
 
@@ -32,11 +32,11 @@ TROUBLE_PAUSE_S: Final = 1.0
 
 @dataclass(slots=True)
 class WatchedQueue:
-    """What a worker knows of one queue."""
+    """One queue as a worker knows it."""
 
     name: str
     epoch: int = 0
-    """Of the history of Redis in which the limits of the code were declared."""
+    """The epoch of Redis in which the limits of the code were declared."""
     lease: float = 30.0
     look: bool = True
     """Whether a claim may find something."""
@@ -55,7 +55,7 @@ class WatchedQueue:
     """Whether it is left alone: the app does not declare it, and it has not been made yet."""
 
     def ask(self) -> None:
-        """A claim is about to be sent."""
+        """Note that a claim is about to be sent."""
         self.look = False
         self.asked += 1
         self.looked = time.monotonic()
@@ -153,13 +153,13 @@ class Watcher:
         due = FOREVER
         if claimed.next_due_ms is not None:
             due = now + max(1, claimed.next_due_ms - claimed.now_ms) / 1000
-        # A look that another answer has called for stays: of two claims under way, that one may have come later.
+        # A look that another answer asked for stays: the claim of that answer may have come later.
         queue.due = due if queue.timer is None else min(queue.due, due)
         self._wake_when_due(queue, now)
         queue.more = claimed.more
         queue.empty = not claimed.more and queue.due > now
         queue.asked -= 1
-        # If a look was asked for meanwhile, the claim may have come before what there is to see.
+        # If a look was asked for meanwhile, the claim may have come before the job.
         queue.look = queue.look or not queue.empty
         if queue.empty:
             # A round of the loop later: what was claimed is begun before there is another wait.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rq_core.app.task import Task
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.open import open_async_wire, open_wire
-from rq_core.connections.transport import WORKER_SOCKET_TIMEOUT_S, AsyncWire
+from rq_core.connections.open import open_async_transport, open_transport
+from rq_core.connections.transport import WORKER_SOCKET_TIMEOUT_S, AsyncTransport
 from rq_core.errors import RqCoreError
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import check_name
@@ -54,11 +54,11 @@ class Worker:
         on_claim: Callable[[], None] = lambda: None,
         lease_table: LeaseTable | None = None,
         flow: FlowTable | None = None,
-        wire: AsyncWire | None = None,
+        transport: AsyncTransport | None = None,
     ) -> None:
         """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` and ``flow`` (what it counts) are
-        shared with a supervisor. ``wire`` takes the place of the worker's own connections, so that a test can watch or
-        hold its calls."""
+        shared with a supervisor. ``transport`` takes the place of the worker's own connections, so that a test can
+        watch or hold its calls."""
         self.app = app
         self.options = (options or WorkerOptions()).serving(app.queues)
         self.name = check_name("worker", name or boot_id("w"))
@@ -69,14 +69,15 @@ class Worker:
             app.redis_url,
             prefix=app.prefix,
             name=self.name,
-            wire=wire or open_async_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
+            transport=transport
+            or open_async_transport(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
         )
         self._lease_client = Client(
             app.redis_url,
             prefix=app.prefix,
             name=f"{self.name}.leases",
             patience=Patience(unsent=1.0, unknown=1.0),
-            wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
+            transport=open_transport(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
         )
         self._lifetime = Lifetime(self.name, self.options)
         self.stats = self._lifetime.stats
@@ -261,12 +262,12 @@ class Burst:
         self._handlers = handlers
         self._tasks = tasks
         self._deaths: dict[str, DeathWatch] | None = None
-        """None: not looked yet."""
+        """The watches by queue; None: not looked yet."""
         self._asking = False
         """Whether a turn is finding out. The turns of all groups ask, and one answer is enough for all."""
 
     def active(self) -> bool:
-        """Whether something runs, or is to be reported or looked at."""
+        """Whether a job runs, a settlement waits to be reported, or a queue should be looked at."""
         if self._handlers.executor.busy or self._handlers.arrived:
             return True
         if any(group.finished for group in self._groups.all):
@@ -308,7 +309,7 @@ class Burst:
         return True
 
     async def _tell_of_last_deaths(self) -> bool:
-        """Tell hooks of what died and was not told yet. Returns whether their jobs are to be run now."""
+        """Hand over the last deaths to hooks. Returns whether there are jobs of hooks to run now."""
         if self._deaths is None:
             self._deaths = death_watches(self._client, self._tasks, self._groups.queues)
         if not self._deaths:

@@ -129,7 +129,7 @@ def _script_row(name: str) -> tuple[str, ...]:
 
 
 def _plain_row(name: str) -> tuple[str, ...]:
-    header = read(script.directory() / PLAIN / f"{name}.lua").header
+    header = read(script.lua_directory() / PLAIN / f"{name}.lua").header
     parts = (("keys", header.words("Keys")), ("args", header.words("Args")))
     takes = "<br>".join(f"{part}: {code(words)}" for part, words in parts if words)
     return (f"[`{name}`]({PLAIN}/{name}.lua)", _purpose(header), takes, header.sections["Returns"])
@@ -137,11 +137,11 @@ def _plain_row(name: str) -> tuple[str, ...]:
 
 def lua_readme() -> str:
     """Return the text of ``lua/README.md``."""
-    paths = include_paths(script.directory())
+    paths = include_paths(script.lua_directory())
 
     def include_row(name: str) -> tuple[str, ...]:
         header = headers.includes()[name]
-        where = paths[name].relative_to(script.directory())
+        where = paths[name].relative_to(script.lua_directory())
         link = f"[`{where.parent}/{name}`]({where})"
         kept = header.words("Kept")
         own = (code(sorted(headers.changing(name))), f"kept: {code(kept)}" if kept else "")
@@ -164,10 +164,12 @@ def lua_readme() -> str:
         "## Includes",
         "Steps that scripts share, by subject, each room taking only from those before it: `include/text`\n"
         "(numbers, batches, arrays), `include/call` (how a call begins and ends; `emit` has the only XADD),\n"
-        "`include/caps` (scopes and lanes), `include/job` (state lines and outcomes); `sweep` (what is due) and\n"
-        "`claim` (what is taken; `claiming` tells the plot); and, in a folder of its name, the steps of one script\n"
-        "(`enqueue/accepting` tells the plot of an enqueue). The last\n"
-        "column has the variables that a call changes, and those that outlive it (`Kept`).",
+        "`include/job` (state lines), `include/caps` (scopes and lanes), `include/waiting` (lists, due times and\n"
+        "deadlines of jobs that wait), `include/names` (unique names), `include/results` (remembered ids and kept\n"
+        "results), `include/ends` (how claims and jobs end); `sweep` (what is due) and `claim` (what is taken;\n"
+        "`claiming` tells the plot); and, in a folder of its name, the steps of one script (`enqueue/accepting` tells\n"
+        "the plot of an enqueue). The last column has the variables that a call changes, and those that outlive it\n"
+        "(`Kept`).",
         table(
             ("include", "purpose", "uses", "changes in a call"),
             map(include_row, sorted(paths, key=paths.__getitem__)),
@@ -359,7 +361,9 @@ def rights_md() -> str:
         of_keys.append(
             (f"`{name}`", "all" if every else code(writes), code(reads), channel, listed)
         )
-        of_commands.append((f"`{name}`", code(f"+{word}" for word in acl_roles.commands(name))))
+        of_commands.append(
+            (f"`{name}`", code(f"+{word}" for word in acl_roles.commands_of_role(name)))
+        )
     return "\n".join(
         [
             RIGHTS,
@@ -410,7 +414,7 @@ the code, the invariants and the recipes for common changes."""
 
 def files() -> dict[Path, str]:
     """Return the generated files' texts by path. Raises HeaderError, OSError, or ValueError (an arrow is not drawn)."""
-    lua = script.directory()
+    lua = script.lua_directory()
     reference = lua.parent / "docs" / "reference"
     return {
         reference.parent / "decisions" / "index.md": decisions_md(reference.parent / "decisions"),
@@ -445,7 +449,7 @@ def main(arguments: Sequence[str]) -> int:
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         if "--check" in arguments:
-            name = path.relative_to(script.directory().parent)
+            name = path.relative_to(script.lua_directory().parent)
             found.append(f"{name} is stale: run python -m scripts.docs.generate")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)

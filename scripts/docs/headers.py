@@ -88,22 +88,22 @@ def includes() -> Mapping[str, Header]:
 
 @cache
 def _includes() -> Mapping[str, Source]:
-    paths = lua_files.include_paths(script.directory())
+    paths = lua_files.include_paths(script.lua_directory())
     return {name: _source(path) for name, path in paths.items()}
 
 
 @cache
 def _script(name: str) -> Source:
-    return _source(script.directory() / f"{name}.lua")
+    return _source(script.lua_directory() / f"{name}.lua")
 
 
 def _closure(name: str) -> Mapping[str, lua_files.Source]:
     """Return the includes that come with a script, by name."""
-    return rooms.resolve(script.directory(), _whole(name), Variant())
+    return rooms.includes_of(script.lua_directory(), _whole(name), Variant())
 
 
 def _whole(name: str) -> lua_files.Source:
-    return lua_files.read(script.directory() / f"{name}.lua")
+    return lua_files.read(script.lua_directory() / f"{name}.lua")
 
 
 def _names(header: Header, section: str) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def forget() -> None:
     """Read the files again from now on."""
     for kept in (_includes, _script, _emits, shared, includes):
         kept.cache_clear()
-    lua_files.forget()
+    lua_files.forget_files()
 
 
 def problems() -> list[str]:
@@ -137,7 +137,9 @@ def problems() -> list[str]:
     for name in script.names():
         script.build_script(name)
     for name, include in _includes().items():
-        where = lua_files.include_paths(script.directory())[name].relative_to(script.directory())
+        where = lua_files.include_paths(script.lua_directory())[name].relative_to(
+            script.lua_directory()
+        )
         found += [f"{where}: {p}" for p in (*_of_any(include), *_of_include(include))]
     for name in script.names():
         source = _script(name)
@@ -212,7 +214,7 @@ def _of_lists(source: Source) -> Iterator[str]:
 
 def _of_walls() -> Iterator[str]:
     """Check that what a room takes from another is a value: a function, a constant, or a table that stays the same."""
-    paths = lua_files.include_paths(script.directory())
+    paths = lua_files.include_paths(script.lua_directory())
     users = [*_includes().items(), *((name, _script(name)) for name in script.names())]
     rebound = {name: lua_names.rebound(each.code) for name, each in _includes().items()}
     for user, source in users:
@@ -294,7 +296,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
 def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
     """Check that a script runs the steps that its parts have."""
     runs = {step for source in everything for step in _RUN.findall(source.code)}
-    needed = rooms.words_of(script.directory(), _whole(name), _closure(name))
+    needed = rooms.include_words(script.lua_directory(), _whole(name), _closure(name))
     for part in includes()[rooms.PARTS].words("Parts"):
         if "list_of" in needed.get(part, ()):
             steps = set(rooms.STEPS) & _includes()[part].defines - {rooms.DECIDE_STEP}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from rq_core.scripts import script
-from rq_core.scripts.plain import plain, plain_names
+from rq_core.scripts.plain import plain_names, plain_text
 from rq_core.scripts.rooms import OPENING
 from rq_core.scripts.source import PLAIN, read
 from scripts.docs import headers
@@ -72,8 +72,8 @@ def problems(texts: dict[str, str]) -> list[str]:
 
 def text_of(name: str) -> str:
     """Return a program of ``lua/plain``; any constant does."""
-    given = read(script.directory() / PLAIN / f"{name}.lua").header.words("Given")
-    return plain(name, **dict.fromkeys(given, 1))
+    given = read(script.lua_directory() / PLAIN / f"{name}.lua").header.words("Given")
+    return plain_text(name, **dict.fromkeys(given, 1))
 
 
 def main() -> int:

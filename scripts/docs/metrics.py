@@ -133,10 +133,11 @@ _INTRODUCTION: Final = """
 """
 
 _LABELS: Final = """
-    There are no others than {labels}. A job, a worker, the text of an error or a key of a cap is never one: there
-    are too many of them, and a key may be the name of a customer. A scope is one without a key: `queue`,
-    `task=send`, or a family such as `tenant` as a whole. Of a queue's scopes with a limit, those that jobs wait for
-    come first, nine at most. At most {most} tasks are named; what further ones do is counted under `(other)`.
+    There are no others than {labels}. A job, a worker, the text of an error or the value in a scope (`acme` in
+    `tenant=acme`) is never one: there are too many of them, and a value may be the name of a customer. The label
+    `scope` is `queue`, `task=send`, or a family such as `tenant` as a whole. Of a queue's scopes with a limit, those
+    that jobs wait for come first, nine at most. At most {most} tasks are named; the others are counted under
+    `(other)`.
 """
 
 _SEVERAL: Final = """

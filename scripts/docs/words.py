@@ -1,5 +1,7 @@
 """Holds the pages, the errors, the help, the comments and messages of the code, and the names of tests to plain words.
 
+Pages, errors and help also have one word for each idea: docs/glossary.md names the words that it rules out.
+
 python -m scripts.docs.words            exit 1 if one of these texts has one of the patterns
 python -m scripts.docs.words PATH…      only the sources and tests under these paths
 """
@@ -29,7 +31,6 @@ PATTERNS: Final = {
     r"\bwhoever\b": _ACTOR,
     r"\banew\b": "write 'again'",
     r"\bthat which\b": "write 'what', or name it",
-    r"\baudit trail\b": "the word is 'audit log'",
 }
 """What no text must say, and what to write."""
 ON_PAGES: Final = {
@@ -57,6 +58,10 @@ RIGHT: Final = {
     "reference/api.md": "generated from docstrings, where None is a value",
 }
 """Pages that are not checked, each with the reason."""
+GLOSSARY: Final = "docs/glossary.md"
+_ENTRY: Final = re.compile(r"^\*\*(.+?)\.\*\*(.*?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_RULED_OUT: Final = re.compile(r"\bNot:\s+([^.]+)\.", re.IGNORECASE)
+"""The end of an entry of the glossary: the words that are not used for its idea."""
 _AT_THE_ROOT: Final = ("README.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
 _TEST: Final = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 _LUA_COMMENT: Final = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
@@ -71,8 +76,18 @@ def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> It
             yield f"{match[0]!r}: {instead}"
 
 
+def synonyms(glossary: str) -> dict[str, str]:
+    """The words that the glossary rules out, as patterns, each with the word to write."""
+    return {
+        rf"\b{re.escape(synonym.strip())}s?\b".replace(r"\ ", r"\s+"): f"the word is {word!r}"
+        for word, meaning in _ENTRY.findall(glossary.lower())
+        for ruled_out in _RULED_OUT.findall(meaning)
+        for synonym in " ".join(ruled_out.split()).split(",")
+    }
+
+
 def texts() -> Mapping[str, str]:
-    """The texts that users read, by where they stand."""
+    """The texts that users read, each by its place. The glossary is without the words that it rules out."""
     docs = ROOT / "docs"
     said = {
         f"docs/{path.relative_to(docs)}": path.read_text(encoding="utf-8")
@@ -85,6 +100,7 @@ def texts() -> Mapping[str, str]:
         for name, kind in vars(errors).items()
         if isinstance(kind, type)
     }
+    said[GLOSSARY] = _RULED_OUT.sub("", said[GLOSSARY])
     return said | dict(_helps(root, "rq-core"))
 
 
@@ -149,8 +165,12 @@ def main(under: Sequence[str] = ()) -> int:
     if under:
         problems = list(problems_in_sources(under))
     else:
+        glossary = synonyms((ROOT / GLOSSARY).read_text(encoding="utf-8"))
+        patterns = {**PATTERNS, **ON_PAGES, **glossary}
         problems = [
-            f"{place}: {found}" for place, text in texts().items() for found in found_in(text)
+            f"{place}: {found}"
+            for place, text in texts().items()
+            for found in found_in(text, patterns)
         ]
         problems += problems_in_sources()
         problems += [f"words.RIGHT: there is no page {name}" for name in RIGHT if not _there(name)]

@@ -25,7 +25,7 @@ import redis
 
 from rq_core.model.keys import queue_keys
 from rq_core.model.limits.scopes import lane_name
-from rq_core.model.result_encoding import pack, unpack
+from rq_core.model.result_encoding import pack_result, unpack_result
 from rq_core.scripts.script import function
 
 TABLE: Final = Path(__file__).with_suffix(".toml")
@@ -60,7 +60,7 @@ _TIED: Final = {
     # So short that a sweep forgets as many as a turn keeps.
     "kept": _KINDS.replace(',""]]', ',"",0,{"keep":1}]]'),
 }
-_VALUE: Final = pack('{"number":12345,"text":"0123456789012345678901234567890123456789"}')
+_VALUE: Final = pack_result('{"number":12345,"text":"0123456789012345678901234567890123456789"}')
 _SPEC: Final = (
     '{"task":"t","args":{"number":12345,"text":"0123456789012345678901234567890123456789"}}'
 )
@@ -200,7 +200,7 @@ class Life:
         made, args = function(script), {"slot": slot, "number": self._number, **args}
         tail = {}
         if self._keeps and made.has_tail:
-            tail = {place: unpack(_VALUE) for place in range(1, len(each) + 1)}
+            tail = {place: unpack_result(_VALUE) for place in range(1, len(each) + 1)}
         command = made.filled(
             made.head(self._keys, made.on_demand if self._keeps else ()), args, each, tail
         )

@@ -27,12 +27,12 @@ FOLLOW_S: Final = 0.5
 """Seconds between two looks of ``audit tail --follow``."""
 
 
-@click.command()
+@click.command("history")
 @click.argument("job")
 @audit_option
 @queue_option
 @json_option
-def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
+def history_command(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
     """Everything that happened to JOB, oldest first."""
     with asking(url) as engine:
         from sql_audit.queries import history as queries
@@ -48,11 +48,11 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
     print_history(console, events, f"job {job}")
     _print_traceback(events)
     for cut in cuts:
-        say(f"not all may be told: {cut.says}")
+        say(f"some events may be missing: {cut.says}")
     print_marks(console, marks)
 
 
-@click.command()
+@click.command("tail")
 @audit_option
 @queue_option
 @click.option(
@@ -67,7 +67,7 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
     "--follow", "-f", is_flag=True, help="Go on as events are mirrored, until interrupted."
 )
 @json_option
-def tail(
+def tail_command(
     url: str | None,
     queue: str | None,
     lines: int,

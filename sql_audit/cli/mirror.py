@@ -28,7 +28,7 @@ from rq_core.model.lib.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.options import audit_option, required
 
 
-@click.command()
+@click.command("run")
 @audit_option
 @server_options
 @click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
@@ -47,7 +47,7 @@ from sql_audit.cli.options import audit_option, required
 )
 @force_option()
 @json_option
-def run(
+def run_command(
     url: str | None,
     redis_url: str,
     prefix: str,
@@ -62,8 +62,7 @@ def run(
     from rq_core.model.keys import check_name
     from rq_core.model.lib import logs
     from sql_audit.mirror.redis_access import open_source
-    from sql_audit.mirror.service import rare_collections
-    from sql_audit.mirror.service import run as mirror
+    from sql_audit.mirror.service import rare_collections, run_mirror
 
     for queue in queues:
         check_name("queue", queue)
@@ -80,7 +79,7 @@ def run(
             _stop_with_stdin(stop)
         else:
             _check_server(redis_url, prefix)
-        done = mirror(source, address, stop=stop, queues=queues or None, once=once, made=made)
+        done = run_mirror(source, address, stop=stop, queues=queues or None, once=once, made=made)
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
@@ -125,7 +124,7 @@ def _stop_with_stdin(stop: threading.Event) -> None:
 
 
 def _check_server(redis_url: str, prefix: str) -> None:
-    """Say what is to be said of a server that is there; one that is away is waited for."""
+    """Print warnings about a server that answers. The mirror waits for one that does not."""
     from rq_core.connections.client import Client
     from rq_core.errors import ServerUnavailable
     from rq_core.protocol.engine import server_check
@@ -135,7 +134,7 @@ def _check_server(redis_url: str, prefix: str) -> None:
         Client(redis_url, prefix=prefix, name="audit", patience=Patience(unsent=0)) as client,
         contextlib.suppress(ServerUnavailable),
     ):
-        server_check.warn(client.run(server_check.check(client.calls.delivery.asking)))
+        server_check.warn(client.run(server_check.remarks_on(client.calls.delivery.asking)))
 
 
 @click.command()
@@ -167,8 +166,8 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
             from sql_audit.upkeep.switch_off import switch_off
 
             with contextlib.closing(Database(address)) as database:
-                database_identity.check(database)
-                source_registry.check(Outbox(client), database, only=[queue])
+                database_identity.check_identity(database)
+                source_registry.check_source(Outbox(client), database, only=[queue])
                 switch_off(client, database, queue)
     say(f"queue {queue}: audit off")
 
@@ -194,9 +193,9 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
         from sql_audit.upkeep.switch_off import rehearse
 
         with contextlib.closing(Database(address)) as database:
-            schema.ensure(database)
-            database_identity.check(database)
-            source_registry.check(Outbox(client), database, only=[queue], takes=True)
+            schema.ensure_schema(database)
+            database_identity.check_identity(database)
+            source_registry.check_source(Outbox(client), database, only=[queue], takes=True)
             mirror = Mirror(Outbox(client), database, queue)
             rehearse(mirror)
             mirror.attach(wait=True)
@@ -214,11 +213,11 @@ def migrate(url: str | None, as_json: bool) -> None:
     """
     address = required(url)
     from sql_audit.store.connection.database import Database
-    from sql_audit.store.migrate import upgrade
+    from sql_audit.store.migrate import upgrade_schema
     from sql_audit.store.partitions import create_ahead
 
     with contextlib.closing(Database(address)) as database:
-        version = upgrade(database)
+        version = upgrade_schema(database)
         ahead = create_ahead(database, int(time.time() * 1000), moved_max=None)
     left = {month.table: why for month, why in ahead.left.items()}
     if as_json:

@@ -1,4 +1,4 @@
-"""What the log tells of a moment: ``why`` a job waited, and how a queue stood ``at`` a time."""
+"""Commands about moments: ``why`` a job waited, and the state of a queue ``at`` a time."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ import click
 from rq_core.cli.options import json_option, queue_option
 from rq_core.cli.text import say, terminal
 from rq_core.model.lib.text import counted
-from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
+from sql_audit.cli.options import Instant, asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable
 
 if TYPE_CHECKING:
-    from sql_audit.queries.pauses import Pause
-    from sql_audit.queries.timeline import Moment as AtMoment
-    from sql_audit.queries.timeline import Wait
+    from sql_audit.queries.moments import Moment
+    from sql_audit.queries.pauses import JobPause
+    from sql_audit.queries.waits import JobWait
 
 
-@click.command()
+@click.command("why")
 @click.argument("job")
 @audit_option
 @queue_option
 @json_option
-def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost a worker."""
+def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
+    """Show what JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost a
+    worker."""
     with asking(url) as engine:
-        from sql_audit.queries import history, timeline
+        from sql_audit.queries import history, waits
 
-        answers = timeline.why(engine, job, queue)
+        answers = waits.why(engine, job, queue)
         marks = history.watermarks_of(engine, {answer.queue for answer in answers})
     if as_json:
         print_answer({"jobs": [dataclasses.asdict(answer) for answer in answers]}, marks)
@@ -40,20 +41,20 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
         say(f"job {job} in {answer.queue}: {answer.state}{lane}")
         if answer.state == "scheduled" and answer.due_ms is not None:
             say(f"  is due at {readable(answer.due_ms)}")
-        periods: list[Pause | Wait] = [*answer.pauses, *answer.waits]
+        periods: list[JobPause | JobWait] = [*answer.pauses, *answer.waits]
         for period in sorted(periods, key=lambda each: each.since_ms):
-            if isinstance(period, timeline.Wait):
+            if isinstance(period, waits.JobWait):
                 _say_wait(period)
             else:
                 until = "on" if period.until_ms is None else f"until {readable(period.until_ms)}"
                 since = readable(period.since_ms)
                 say(f"  could not be claimed from {since} {until}: {period.why}")
         if answer.pruned is not None:
-            say(f"  not all may be told: {answer.pruned.says}")
+            say(f"  some waits may be missing: {answer.pruned.says}")
     print_marks(terminal(), marks)
 
 
-def _say_wait(wait: Wait) -> None:
+def _say_wait(wait: JobWait) -> None:
     """Say how long a job waited, for what, and behind which jobs."""
     ended = " and still waits"
     if wait.claim is not None:
@@ -81,22 +82,22 @@ def _say_wait(wait: Wait) -> None:
 
 
 @click.command(name="at")
-@click.argument("moment", type=Moment(), metavar="TIME")
+@click.argument("at_ms", type=Instant(), metavar="TIME")
 @audit_option
 @queue_option
 @json_option
-def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What was running, waiting and scheduled at TIME, and which jobs held which scope.
+def at_command(at_ms: int, url: str | None, queue: str | None, as_json: bool) -> None:
+    """Show what was running, waiting and scheduled at TIME, and which jobs held which scope.
 
-    TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s,
-    m, h, d, w or y), now or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
-    history ID` tells of the others.
+    TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s, m,
+    h, d, w or y), now or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
+    history ID` shows the others.
     """
     with asking(url) as engine:
-        from sql_audit.queries import timeline
+        from sql_audit.queries.moments import at
 
         marks = known_watermarks(engine, queue)
-        answers = {mark.queue: timeline.at(engine, mark.queue, moment) for mark in marks}
+        answers = {mark.queue: at(engine, mark.queue, at_ms) for mark in marks}
     if as_json:
         print_answer({"queues": {name: _document(each) for name, each in answers.items()}}, marks)
         return
@@ -105,27 +106,28 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
     print_marks(terminal(), marks)
 
 
-def _document(answer: AtMoment) -> dict[str, Any]:
+def _document(answer: Moment) -> dict[str, Any]:
     scopes = {
         scope: {"cap": cap, "holders": holders} for scope, (cap, holders) in answer.scopes.items()
     }
     return dataclasses.asdict(answer) | {"scopes": scopes}
 
 
-def _say_moment(queue: str, answer: AtMoment) -> None:
+def _say_moment(queue: str, answer: Moment) -> None:
     """Say what ran and waited in a queue, and who held which scope."""
-    from sql_audit.queries import history, timeline
+    from sql_audit.queries.history import under
+    from sql_audit.queries.occupancy import COUNTED_MAX
 
     least = "at least " if answer.more_ran else ""
     say(f"{queue} at {readable(answer.at_ms)}: {least}{len(answer.running)} running")
     for claim in answer.running:
-        under = history.under(claim.scopes)
+        scopes = under(claim.scopes)
         say(
             f"  {claim.job_id}  {claim.task or '?'}  claim {claim.claim} by {claim.worker} since "
-            f"{readable(claim.claimed_at_ms)}{f', under {under}' if under else ''}"
+            f"{readable(claim.claimed_at_ms)}{f', under {scopes}' if scopes else ''}"
         )
     least = "at least " if answer.more_waited else ""
-    least_due = "at least " if answer.scheduled_count >= timeline.COUNTED_MAX else ""
+    least_due = "at least " if answer.scheduled_count >= COUNTED_MAX else ""
     say(
         f"{least}{answer.waiting_count} waiting, {least_due}{answer.scheduled_count} scheduled for later"
     )
@@ -135,8 +137,9 @@ def _say_moment(queue: str, answer: AtMoment) -> None:
     if answer.waiting_count > 20:
         say(f"  and {least}{answer.waiting_count - 20} more")
     for scope, (cap, holders) in sorted(answer.scopes.items()):
-        say(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
+        limit = "any" if cap is None else cap
+        say(f"{scope}: {len(holders)} of {limit}")
     if answer.pruned is not None:
-        say(f"not all may be told: {answer.pruned.says}")
+        say(f"some jobs may be missing: {answer.pruned.says}")
     for caveat in answer.caveats:
         say(caveat)

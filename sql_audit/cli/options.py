@@ -1,4 +1,4 @@
-"""What audit commands take besides rq_core's own options: the database, and moments."""
+"""Options and arguments of the audit commands: the database, and moments. (The others are rq_core's.)"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ audit_option = click.option(
 )
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A time, as :func:`sql_audit.times.moment_of` reads it."""
 
     name = "time"
@@ -79,7 +79,8 @@ def asking(url: str | None) -> Iterator[Engine]:
 
 
 def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
-    """Up to where SQL has ``queue``, or every queue. Raises QueueNotMirrored or NothingMirrored if it has none."""
+    """Return the watermark of ``queue``, or of every queue. Raises QueueNotMirrored or NothingMirrored if it has
+    none."""
     from sql_audit.queries import history
 
     marks = history.watermarks(engine, queue)

@@ -11,9 +11,9 @@ from rq_core.cli.text import say
 from sql_audit.cli.options import audit_option, current
 
 
-@click.command()
+@click.command("fork")
 @audit_option
-def fork(url: str | None) -> None:
+def fork_command(url: str | None) -> None:
     """Make a copy of an audit database a log of its own, which Redis knows by another name.
 
     The original goes on as it was. What the copy has stays proven; a queue that the original mirrors stays the
@@ -26,9 +26,9 @@ def fork(url: str | None) -> None:
         say(f"{database.url}: a log of its own, {name}")
 
 
-@click.command()
+@click.command("rebind")
 @audit_option
-def rebind(url: str | None) -> None:
+def rebind_command(url: str | None) -> None:
     """Say that the log is in this database now, after a move or a restore from a backup.
 
     No mirror may still write to the old database: each of the two would lack events that the other has.
@@ -40,24 +40,24 @@ def rebind(url: str | None) -> None:
         say(f"{database.url}: bound to {here}")
 
 
-@click.command()
+@click.command("adopt")
 @audit_option
 @server_options
 @click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
-def adopt(url: str | None, redis_url: str, prefix: str, queues: Sequence[str]) -> None:
+def adopt_command(url: str | None, redis_url: str, prefix: str, queues: Sequence[str]) -> None:
     """Say that this Redis is where the log's queues are now: it was moved, lost everything and was used again, or its
     prefix was renamed.
 
     No mirror may still read the Redis where they were: it is refused from then on. The next `audit run` records the
-    queues and jobs that this Redis does not have as lost. A Redis of which another audit database mirrors a queue is
-    refused, and nothing is changed; --queue adopts only the queues that it names.
+    queues and jobs that this Redis does not have as lost. A Redis is refused if another audit database mirrors a queue
+    of it, and nothing is changed; --queue adopts only the queues that it names.
     """
     with current(url) as database, connect(redis_url, prefix) as client:
         from sql_audit.mirror import source_registry
         from sql_audit.mirror.redis_access import Outbox
         from sql_audit.store.connection import database_identity
 
-        database_identity.check(database)
+        database_identity.check_identity(database)
         taken = source_registry.adopt(Outbox(client), database, queues or None)
         say(
             f"{database.url}: the source of {', '.join(taken) or 'no queue'} is prefix {prefix} of this Redis"

@@ -1,4 +1,4 @@
-"""What makes the log a proof: ``verify`` it, and keep its ``head`` elsewhere."""
+"""Commands that make the log a proof: ``verify`` checks it, and ``head`` prints what to keep elsewhere."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from rq_core.cli.text import say
 from rq_core.errors import RqCoreError
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import REDIS_URL_VARIABLE
-from sql_audit.cli.options import Moment, audit_option, current, not_mirrored
+from sql_audit.cli.options import Instant, audit_option, current, not_mirrored
 from sql_audit.cli.text import progress
 from sql_audit.times import readable
 
 if TYPE_CHECKING:
-    from sql_audit.proof.result import Result, Verdict
+    from sql_audit.proof.result import LogVerdict, VerifyResult
     from sql_audit.store.connection.database import Database
 
 
 class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A head as ``audit head`` prints it. What is none must not look like a log that was rewritten."""
+    """A head as ``audit head`` prints it. Another text is a usage error: it must not look like a log that was
+    rewritten."""
 
     name = "sha256"
 
@@ -34,13 +35,13 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return text
 
 
-@click.command()
+@click.command("verify")
 @audit_option
 @queues_option
 @click.option(
     "--since",
     "since_ms",
-    type=Moment(),
+    type=Instant(),
     default=0,
     metavar="TIME",
     help="Judge only events from then on.",
@@ -63,7 +64,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 )
 @prefix_option
 @json_option
-def verify(
+def verify_command(
     url: str | None,
     queues: Sequence[str],
     since_ms: int,
@@ -92,10 +93,10 @@ def verify(
     """  # noqa: D301 - click reads the character \b
     with _cannot_tell_on_error(), current(url) as database:
         from sql_audit.mirror.service import rare_collections
-        from sql_audit.proof.verify import verify as check
+        from sql_audit.proof.verify import verify
 
         with rare_collections(), progress(shown=not as_json) as on_progress:
-            result = check(
+            result = verify(
                 database, *queues, since_ms=since_ms, heads=heads, on_progress=on_progress
             )
         verdicts = {name: found.verdict for name, found in result.queues.items()}
@@ -127,30 +128,30 @@ def _cannot_tell_on_error() -> Iterator[None]:
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.errors import AuditRefused
-    from sql_audit.store.connection.driver_errors import describe
+    from sql_audit.store.connection.driver_errors import describe_error
 
     try:
         yield
     except (RqCoreError, SQLAlchemyError) as error:
-        told = error if isinstance(error, RqCoreError) else AuditRefused(why=describe(error))
+        told = error if isinstance(error, RqCoreError) else AuditRefused(why=describe_error(error))
         raise _CannotTell(str(told)) from error
 
 
-def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) -> None:
+def _record(database: Database, result: VerifyResult, verdicts: dict[str, LogVerdict]) -> None:
     """Keep what was proven, for metrics. A role that may only read can verify all the same."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.proof.record import record_proofs
-    from sql_audit.store.connection.driver_errors import describe
+    from sql_audit.store.connection.driver_errors import describe_error
 
     try:
         record_proofs(database, result, verdicts)
     except (SQLAlchemyError, RqCoreError) as error:
-        say(f"what was proven is not recorded: {describe(error)}", err=True)
+        say(f"what was proven is not recorded: {describe_error(error)}", err=True)
 
 
 def _compare(
-    result: Result, database: Database, redis_url: str, prefix: str, *, every: bool
+    result: VerifyResult, database: Database, redis_url: str, prefix: str, *, every: bool
 ) -> None:
     """Add what Redis and SQL disagree about; with ``every``, also of queues that SQL does not have."""
     import redis
@@ -158,7 +159,7 @@ def _compare(
     from rq_core.connections.client import Client
     from rq_core.model.events import OutboxId
     from sql_audit.mirror.redis_access import Outbox
-    from sql_audit.mirror.source_registry import check, elsewhere
+    from sql_audit.mirror.source_registry import check_source, elsewhere
     from sql_audit.proof.compare.drift import compare, unmirrored
     from sql_audit.proof.findings import Note
 
@@ -171,7 +172,7 @@ def _compare(
         away = elsewhere(database, prefix)
         here = [name for name in result.queues if name not in away]
         try:
-            check(Outbox(client), database, only=here or None)
+            check_source(Outbox(client), database, only=here or None)
             if every:
                 result.queues |= unmirrored(client, database)
         except (RqCoreError, redis.RedisError, OSError) as error:
@@ -195,7 +196,7 @@ def _compare(
             result.queues[name].notes += notes
 
 
-def _document(result: Result) -> dict[str, Any]:
+def _document(result: VerifyResult) -> dict[str, Any]:
     return {
         "verdict": str(result.verdict),
         "events": result.events,
@@ -232,7 +233,7 @@ def _document(result: Result) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shared_notes(result: Result) -> dict[str, list[str]]:
+def _shared_notes(result: VerifyResult) -> dict[str, list[str]]:
     """Return why several queues cannot be judged, if it is the same, and the names of these queues."""
     found: dict[str, list[str]] = {}
     for each in result.queues.values():
@@ -241,7 +242,7 @@ def _shared_notes(result: Result) -> dict[str, list[str]]:
     return {says: queues for says, queues in found.items() if len(queues) > 1}
 
 
-def _print_result(result: Result) -> None:
+def _print_result(result: VerifyResult) -> None:
     shared = _shared_notes(result)
     for found in result.queues.values():
         say(found.says)

@@ -45,7 +45,7 @@ class _Keep(_Span):
         return outcome, super().convert(span, param, ctx)
 
 
-@click.command()
+@click.command("prune")
 @audit_option
 @queue_option
 @click.option(
@@ -63,7 +63,7 @@ class _Keep(_Span):
 @click.option("--dry-run", is_flag=True, help="Only say what would leave.")
 @by_option
 @json_option
-def prune(
+def prune_command(
     url: str | None,
     queue: str | None,
     older_than_ms: int,
@@ -81,7 +81,7 @@ def prune(
     with current(url) as database:
         from sql_audit.mirror.service import rare_collections
         from sql_audit.upkeep.plan import Rules, count, plan
-        from sql_audit.upkeep.prune import prune as prune_proven
+        from sql_audit.upkeep.prune import prune_logs
 
         if queue is not None:
             known_watermarks(database.readers, queue)
@@ -102,7 +102,7 @@ def prune(
                 ]
         else:
             with rare_collections(), progress(shown=not as_json) as on_proof:
-                done = prune_proven(
+                done = prune_logs(
                     database,
                     cuts,
                     by=who,

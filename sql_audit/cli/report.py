@@ -9,14 +9,14 @@ import click
 
 from rq_core.cli.options import LIST_MAX, json_option, queue_option
 from rq_core.cli.text import print_table, say, terminal
-from sql_audit.cli.options import Moment, asking, audit_option, not_mirrored
+from sql_audit.cli.options import Instant, asking, audit_option, not_mirrored
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 
 if TYPE_CHECKING:
-    from sql_audit.queries.history import Report
+    from sql_audit.queries.reports import Report
 
 
-@click.command()
+@click.command("report")
 @audit_option
 @queue_option
 @click.option(
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     help="How many of the slowest jobs to name.",
 )
 @click.option(
-    "--since", "since_ms", type=Moment(), metavar="TIME", help="Only what ended from then on."
+    "--since", "since_ms", type=Instant(), metavar="TIME", help="Only what ended from then on."
 )
-@click.option("--until", "until_ms", type=Moment(), metavar="TIME", help="Only what ended before.")
+@click.option("--until", "until_ms", type=Instant(), metavar="TIME", help="Only what ended before.")
 @json_option
-def report(
+def report_command(
     url: str | None,
     queue: str | None,
     slowest: int,
@@ -46,13 +46,15 @@ def report(
     (the last time that it was ten), '10m ago' (s, m, h, d, w or y), now or Unix ms.
     """
     with asking(url) as engine:
-        from sql_audit.queries import history, window
+        from sql_audit.queries import reports, window
 
         if since_ms is None and until_ms is None:
-            answer = history.report(engine, queue, slowest)
+            answer = reports.report(engine, queue, slowest)
         else:
             until = window.END_OF_TIME_MS if until_ms is None else until_ms
-            answer = window.report(engine, queue, slowest, since_ms=since_ms or 0, until_ms=until)
+            answer = window.report_within(
+                engine, queue, slowest, since_ms=since_ms or 0, until_ms=until
+            )
         if not answer.watermarks:
             raise not_mirrored(engine, queue)
     if as_json:
@@ -75,7 +77,7 @@ _DROPPED: Final = (
     "discarded", "cancelled", "expired", "rolled back", "jobs/s", "waited p95", "ran p95", "retries", "claims",
     "waited p50", "ran p50",
 )  # fmt: skip
-"""What goes first on a narrow terminal."""
+"""The columns that a narrow terminal drops, the first one first."""
 
 
 def print_report(answer: Report) -> None:

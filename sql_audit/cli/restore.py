@@ -66,7 +66,8 @@ def restore(
     """
     with current(url) as database:
         from rq_core.connections.client import Client
-        from sql_audit.upkeep.restore import apply, survey
+        from sql_audit.upkeep.restore import restore_jobs
+        from sql_audit.upkeep.survey import survey
 
         marks = known_watermarks(database.readers, queue)
         who = actor(by)
@@ -77,7 +78,7 @@ def restore(
             else:
                 with progress(shown=not as_json) as on_progress:
                     done = {
-                        mark.queue: apply(
+                        mark.queue: restore_jobs(
                             client,
                             database,
                             mark.queue,
@@ -100,11 +101,13 @@ def restore(
         lost = len(each.lost) - uncertain
         say(f"{name}: {counted(lost, 'job')} lost, {len(each.revived)} revived{apart}")
         if each.forgotten:
-            one = "id of a job that has ended is to be remembered, and Redis has forgotten it"
-            many = "ids of jobs that have ended are to be remembered, and Redis has forgotten them"
+            one = "id of a job that has ended must be remembered, and Redis has forgotten it"
+            many = "ids of jobs that have ended must be remembered, and Redis has forgotten them"
             say(f"  {counted(each.forgotten, one, many)}")
         if each.names:
-            one = "name of a job that has ended still stands (Throttle), and Redis has forgotten it"
+            one = (
+                "name of a job that has ended is still held (Throttle), and Redis has forgotten it"
+            )
             many = (
                 "names of jobs that have ended still stand (Throttle), and Redis has forgotten them"
             )
@@ -133,7 +136,7 @@ def _from_here(
         name = queue or marks[0].queue
         why = f"queue {name} is mirrored from prefix {away[name]}"
         raise source_registry.refusal(source, database, why)
-    source_registry.check(source, database)
+    source_registry.check_source(source, database)
     return here
 
 
@@ -168,7 +171,7 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
             one, many = "id of a job that has ended is", "ids of jobs that have ended are"
             say(f"  {counted(each.remembered, one, many)} remembered again")
         if each.named:
-            one = "name of a job that has ended stands again"
+            one = "name of a job that has ended is held again"
             say(f"  {counted(each.named, one, 'names of jobs that have ended stand again')}")
         for job in (*each.over, *each.uncertain, *each.unknown):
             say(f"  {_kind(job)}: {_lost_job(job)}")

@@ -1,4 +1,4 @@
-"""What several audit commands print: up to where SQL has the log, times, progress."""
+"""Output that several audit commands print: watermarks, times, progress."""
 
 from __future__ import annotations
 

@@ -40,15 +40,15 @@ def demo(
     from sqlalchemy.exc import SQLAlchemyError
 
     from rq_core.errors import RqCoreError
-    from sql_audit.demo.run import run
+    from sql_audit.demo.run import run_demo
     from sql_audit.demo.stage import DemoFailed
-    from sql_audit.store.connection.driver_errors import describe
+    from sql_audit.store.connection.driver_errors import describe_error
 
     root = path or Path(sysconfig.get_path("stdlib"))
     try:
-        outcome = run(root, redis_url, audit_url, workers, keep=keep)
+        outcome = run_demo(root, redis_url, audit_url, workers, keep=keep)
     except (RqCoreError, DemoFailed, OSError, SQLAlchemyError) as error:
-        click.echo(f"demo: {describe(error)}", err=True)
+        click.echo(f"demo: {describe_error(error)}", err=True)
         sys.exit(1)
     if outcome.duplicates:
         click.echo(

@@ -15,17 +15,25 @@ from rq_core.connections.client import Client
 from rq_core.protocol.engine.plan import Patience
 from sql_audit.cli.report import print_report
 from sql_audit.demo import tasks
-from sql_audit.demo.stage import Deed, DemoFailed, Outcome, Stage, find_files, judge, larger
-from sql_audit.queries import history
+from sql_audit.demo.stage import (
+    Deed,
+    DemoFailed,
+    DemoOutcome,
+    Stage,
+    compare_records,
+    find_files,
+    larger,
+)
+from sql_audit.queries import reports
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 
 FILES_MIN: Final = 50
 
 
-def run(
+def run_demo(
     root: Path, redis_url: str | None, audit_url: str | None, workers: int, *, keep: bool
-) -> Outcome:
+) -> DemoOutcome:
     """Do everything, and tell it on standard output. Raises DemoFailed, RqCoreError or SQLAlchemyError."""
     with _place(keep) as place:
         return _perform(root, place, redis_url, audit_url, workers, keep=keep)
@@ -50,10 +58,10 @@ def _server(place: Path, url: str | None, *, keep: bool) -> Iterator[str]:
     from rq_core.embedded import server
 
     try:
-        yield server.ensure(place / "server")
+        yield server.ensure_server(place / "server")
     finally:
         if not keep:
-            server.stop(place / "server")
+            server.stop_server(place / "server")
 
 
 def _perform(
@@ -64,13 +72,13 @@ def _perform(
     workers: int,
     *,
     keep: bool,
-) -> Outcome:
+) -> DemoOutcome:
     files = find_files(root)
     if len(files) < FILES_MIN:
         raise DemoFailed(f"{root} has {len(files)} files; the demo wants at least {FILES_MIN}")
     audit = audit_url or f"sqlite:///{place / 'audit.db'}"
     database = Database(audit)
-    migrate.ensure(database)
+    migrate.ensure_schema(database)
     engine = database.readers
     with (
         _server(place, redis_url, keep=keep) as url,
@@ -95,9 +103,9 @@ def _perform(
             if keep:
                 _show_keys(place, stage, own=redis_url is None)
             raise
-        report = history.report(engine, stage.queue)
+        report = reports.report(engine, stage.queue)
         print_report(report)
-        outcome = judge(engine, stage.queue, deed, stage.witness)
+        outcome = compare_records(engine, stage.queue, deed, stage.witness)
         _show_files(report, deed, root)
         click.echo(
             f"{outcome.compressed} larger files were compressed, {outcome.size / 1e6:.1f} MB to"
@@ -135,8 +143,8 @@ def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
     return Deed(files, ids, large, large_ids, seconds, killed_at_ms)
 
 
-def _show_files(report: history.Report, deed: Deed, root: Path) -> None:
-    """Which files the slowest jobs were about: the log has a digest of the arguments, not the arguments."""
+def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
+    """Print the files of the slowest jobs: the log has a digest of the arguments, not the arguments."""
     names = dict(zip([*deed.ids, *deed.larger_ids], [*deed.files, *deed.larger], strict=True))
     click.echo("slowest files")
     for job in report.slowest:
@@ -148,7 +156,8 @@ def _show_files(report: history.Report, deed: Deed, root: Path) -> None:
 def _progress(
     total: int,
 ) -> Iterator[tuple[Callable[[int], None], Callable[[int], None], Callable[[str], None]]]:
-    """Two bars: jobs enqueued (told in steps) and jobs done (told as a number); and a line above them."""
+    """Show two bars. Yields a function that adds enqueued jobs, one that sets the jobs done, and one for a line
+    above."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -31,7 +31,7 @@ WAKE_S: Final = 5.0
 """The longest that an idle worker sleeps."""
 COMPRESS_SIZE_MAX: Final = 2_000_000
 PATIENCE_S: Final = 300.0
-"""How long the demo waits for anything before it says that it failed."""
+"""The time for which the demo waits for any step before it fails."""
 
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
@@ -42,8 +42,8 @@ class DemoFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the demo found; ``problems`` is empty if all agrees."""
+class DemoOutcome:
+    """The findings of the demo; ``problems`` is empty if all records agree."""
 
     files: int
     succeeded: int
@@ -242,7 +242,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What was done: which files as which jobs, how long it took, and when a worker was killed (Unix ms)."""
+    """The work done: which files as which jobs, how long it took, and when a worker was killed (Unix ms)."""
 
     files: list[Path]
     ids: list[str]
@@ -253,7 +253,7 @@ class Deed:
     killed_at_ms: int
 
 
-def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
+def compare_records(engine: Engine, queue: str, deed: Deed, witness: Path) -> DemoOutcome:
     """Compare three records: the files themselves, what the jobs witnessed, and SQL."""
     files, ids = deed.files, deed.ids
     hashed: dict[str, list[dict[str, Any]]] = {}
@@ -266,7 +266,7 @@ def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
             hashed.setdefault(entry["path"], []).append(entry)
     mismatches = 0
     for path in files:
-        sha, lines = tasks.digest_of(path)
+        sha, lines = tasks.file_digest(path)
         entries = hashed.get(str(path), [])
         if not entries or any(e["sha256"] != sha or e["lines"] != lines for e in entries):
             mismatches += 1
@@ -290,7 +290,7 @@ def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
             )
         ).scalar()
         compressing = most_at_once(connection, queue, tasks.compress.name)
-    outcome = Outcome(
+    outcome = DemoOutcome(
         files=len(files),
         succeeded=sum(succeeded.get(i, 0) for i in ids),
         dead=events["died"],
@@ -330,9 +330,9 @@ def most_at_once(connection: Connection, queue: str, task: str) -> int:
 
 
 def _problems(
-    outcome: Outcome, deed: Deed, succeeded: Mapping[str, int], witnessed: int
+    outcome: DemoOutcome, deed: Deed, succeeded: Mapping[str, int], witnessed: int
 ) -> Iterator[str]:
-    """What does not agree."""
+    """Yield each contradiction between the records."""
     ids = [*deed.ids, *deed.larger_ids]
     if outcome.again_ms > (LEASE_S + WAKE_S) * 1000:
         yield f"a job of the killed worker waited {outcome.again_ms} ms, longer than a lease and a wake"

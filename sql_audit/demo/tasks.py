@@ -15,7 +15,7 @@ from rq_core import App, Cap, RetryPolicy, current_job
 WITNESS_VARIABLE: Final = "RQ_CORE_DEMO_WITNESS"
 """Names the file to which every finished job appends a line; the demo's own record, independent of SQL."""
 QUEUE_VARIABLE: Final = "RQ_CORE_DEMO_QUEUE"
-"""Tells the worker processes the demo's queue."""
+"""Names the demo's queue for the worker processes."""
 QUEUE: Final = os.environ.get(QUEUE_VARIABLE) or f"demo-{os.getpid()}-{int(time.time())}"
 """A queue of its own, so that a shared server and database keep their other jobs."""
 COMPRESS_CAP: Final = 2
@@ -35,7 +35,7 @@ def witness(**facts: Any) -> None:
         os.close(file)
 
 
-def digest_of(path: Path) -> tuple[str, int]:
+def file_digest(path: Path) -> tuple[str, int]:
     """The SHA-256 and the number of lines of a file."""
     sha, lines = hashlib.sha256(), 0
     with path.open("rb") as file:
@@ -48,7 +48,7 @@ def digest_of(path: Path) -> tuple[str, int]:
 @app.task(queue=QUEUE, retry=RetryPolicy(max_attempts=3, base=0.2), timeout=60)
 def digest(path: Path) -> None:
     """Hash one file and witness it."""
-    sha, lines = digest_of(path)
+    sha, lines = file_digest(path)
     witness(path=str(path), sha256=sha, lines=lines)
 
 

@@ -1,9 +1,9 @@
-"""What one turn of the mirror writes: what follows the cursor, and what follows from that."""
+"""The writes of one turn of the mirror: a batch of entries after the cursor, and the rows made from it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sql_audit.mirror.cursor import Cursor
 from sql_audit.mirror.forks import Fork
@@ -17,7 +17,7 @@ from sql_audit.store.connection.copy import Rows
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What follows the cursor, and how."""
+    """The entries after the cursor that one turn writes, and how they follow it."""
 
     cursor: Cursor
     """As locked; it is moved with the batch."""
@@ -33,18 +33,30 @@ class Batch:
 
     @property
     def found_out(self) -> bool:
-        """Whether there is anything to note that no event says."""
+        """Whether the mirror found something that no event says."""
         taken = self.taken
         quarantined = any(intake.quarantined for intake in taken.intakes)
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
 
+    def quarantine_rows(self, queue: str) -> list[dict[str, Any]]:
+        """Return the rows of ``quarantine`` for entries that SQL cannot take."""
+        kept = [] if self.fork is None else [*self.fork.passed]
+        kept += [each for intake in self.taken.intakes for each in intake.quarantined]
+        return [
+            {
+                "queue": queue, "batch": self.number, "epoch": each.at.epoch, "seq": each.at.seq,
+                "ordinal": each.ordinal, "kind": each.kind, "reason": each.reason, "raw": each.raw,
+            }
+            for each in kept
+        ]  # fmt: skip
+
 
 class Projection(NamedTuple):
-    """What follows from a batch's events: what is written behind them."""
+    """The rows that a batch's events change."""
 
     events: int
     at_ms: int
-    """When the last of them happened."""
+    """The time of the last event (Unix ms)."""
     digest: str
     """SHA-256 of the events' rows."""
     jobs: tuple[Rows, Rows]
@@ -60,5 +72,5 @@ class Projection(NamedTuple):
             rows_digest(text),
             folder.job_rows(),
             folder.attempt_rows(),
-            claim_minutes.counted(folder.attempts),
+            claim_minutes.minute_rows(folder.attempts),
         )

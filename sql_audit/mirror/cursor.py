@@ -1,4 +1,4 @@
-"""Where the mirror stands in a queue: a row of ``mirror_cursor``, and the entry that Redis must still have."""
+"""The mirror's position in a queue: a row of ``mirror_cursor``, and the entry that Redis must still have."""
 
 from __future__ import annotations
 

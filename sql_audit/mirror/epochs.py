@@ -14,12 +14,12 @@ from rq_core.model.table.reasons import RESTATED_BY
 
 
 class Beginning(NamedTuple):
-    """The first entry of an epoch, as it tells of itself and of what Redis knew before it."""
+    """The first entry of an epoch. It names the last entry that Redis had before it."""
 
     id: OutboxId
     at_ms: int
     reason: str | None
-    """Why the epoch began."""
+    """The reason with which the epoch began."""
     last: OutboxId | None
     """The last entry before it that Redis knew; None if it knew of none."""
 

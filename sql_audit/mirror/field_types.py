@@ -1,4 +1,4 @@
-"""What each field of an event may hold, checked a whole column at a time."""
+"""The types of the fields of events, checked a whole column at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from rq_core.model.table.fields import FIELDS, Kind
+from rq_core.model.table.fields import FIELDS, FieldKind
 from rq_core.model.table.machine import Priority, State
 from sql_audit.store.storable_text import clean
 
@@ -96,8 +96,8 @@ def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
 
 
 def _scopes(column: Sequence[Any]) -> bool:
-    """What counts a claim, as the views and ``audit at`` read it: [scope, cap or null] or
-    [scope, limit, window, burst], each.
+    """Whether each value has the scopes of a claim, as the views and ``audit at`` read them: [scope, cap or null] or
+    [scope, limit, window, burst].
     """
     told = [scopes for scopes in column if scopes is not None]
     if not told:
@@ -118,12 +118,12 @@ def _scopes(column: Sequence[Any]) -> bool:
     return (not caps or _integers(caps)) and (not rates or _numbered(rates))
 
 
-_OF_KIND: Final[dict[Kind, Check]] = {
-    Kind.WORD: _words,
-    Kind.NUMBER: _integers,
-    Kind.PRIORITY: _among((*Priority, None)),
-    Kind.LANE: _lanes,
-    Kind.MESSAGE: _texts,
+_OF_KIND: Final[dict[FieldKind, Check]] = {
+    FieldKind.WORD: _words,
+    FieldKind.NUMBER: _integers,
+    FieldKind.PRIORITY: _among((*Priority, None)),
+    FieldKind.LANE: _lanes,
+    FieldKind.MESSAGE: _texts,
 }
 
 KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in FIELDS} | {
@@ -146,4 +146,4 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "value_digest": _words,
     "value": _texts,
 }
-"""What each field may hold. A field without a kind may hold anything that is not nested too deep."""
+"""Field → its type. A field without a type may hold anything that is not nested too deep."""

@@ -1,7 +1,7 @@
 """Where Redis' history left the one that SQL has.
 
 A queue's history may go back: to an old snapshot, to a log without its tail, to a replica that lagged. It then goes
-on with a new epoch. Where it left, :func:`find` sees by comparing what Redis still has with what SQL has, entry by
+on with a new epoch. Where it left, :func:`find_fork` sees by comparing what Redis still has with what SQL has, entry by
 entry, back from the new epoch's beginning. What follows from that is :mod:`sql_audit.mirror.losses`.
 """
 
@@ -21,7 +21,7 @@ from rq_core.model.table.machine import Event
 from rq_core.model.table.reasons import Began
 from sql_audit.mirror.epochs import Beginning, last_known
 from sql_audit.mirror.field_types import INTEGER_MAX
-from sql_audit.mirror.intake import Quarantined, pack, take
+from sql_audit.mirror.intake import Quarantined, pack_entry, take
 from sql_audit.mirror.projection.fold import Folder
 from sql_audit.mirror.reading import RawEntry, Reader, Tail
 from sql_audit.mirror.redis_access import OutboxSource, RawFields
@@ -62,13 +62,13 @@ class Fork:
     survivor: OutboxId | None
     """The last entry that both have; None: Redis remembered nothing."""
     passed: Sequence[Quarantined] = ()
-    """What Redis has under numbers that SQL had passed, oldest first. It cannot be mirrored."""
+    """The entries of Redis whose numbers SQL had passed, oldest first. They cannot be mirrored."""
     changed: OutboxId | None = None
     """The first number under which both have an entry, and not the same."""
 
 
 def rejoin(reader: Reader, tail: Tail) -> Tail:
-    """What Redis went on with, if it does not have the anchor, or not as it was.
+    """Return the entries with which Redis went on, if it does not have the anchor, or not as it was.
 
     Raises Behind if it has nothing that can be mirrored.
     """
@@ -84,7 +84,7 @@ def rejoin(reader: Reader, tail: Tail) -> Tail:
     return tail._replace(entries=entries)
 
 
-def find(
+def find_fork(
     connection: Connection,
     source: OutboxSource,
     queue: str,
@@ -115,7 +115,7 @@ def find(
 
 
 def made_again(beginning: Beginning) -> bool:
-    """Whether a queue begins of which Redis knew nothing."""
+    """Whether Redis knew nothing of the queue when it began the epoch."""
     return beginning.last is None and beginning.reason == Began.CREATED
 
 
@@ -144,7 +144,7 @@ def _compare(
             reason = (
                 "SQL has another entry under its number" if rows else "SQL had passed its number"
             )
-            passed.append(Quarantined(entry_id, None, "conflict", reason, pack(raw)))
+            passed.append(Quarantined(entry_id, None, "conflict", reason, pack_entry(raw)))
             whole = raw.get("type") == Event.EPOCH_STARTED
             if whole:
                 earliest = take(entry_id, raw).beginning
@@ -157,7 +157,7 @@ def _compare(
 
 
 def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
-    """The last entry that Redis had before the first that SQL has, as that tells it."""
+    """Return the last entry that Redis had before the first that SQL has, as the first one names it."""
     row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
     if row is None:
         return None
@@ -169,7 +169,7 @@ def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
 def _rows_of(
     connection: Connection, queue: str, entries: Sequence[RawEntry]
 ) -> dict[OutboxId, list[EventRow]]:
-    """What SQL has of entries, newest first."""
+    """Return the rows that SQL has of entries, newest first."""
     found: dict[OutboxId, list[EventRow]] = {}
     if not entries:
         return found
@@ -186,7 +186,7 @@ def _rows_of(
 _OF_ENTRY: Final = tuple(
     EVENT_COLUMNS.index(name) for name in ("ordinal", "type", "at_ms", "job_id", "worker", "detail")
 )
-"""What the entry alone says; the task, and the claim that it ends, come from the job."""
+"""The columns that the entry alone fills; the task, and the claim that it ends, come from the job."""
 _TYPE: Final = EVENT_COLUMNS.index("type")
 _DETAIL: Final = EVENT_COLUMNS.index("detail")
 
@@ -196,7 +196,7 @@ def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
     if not rows:
         return False
     if len(rows) == 1 and rows[0][_TYPE] == QUARANTINED:
-        sha = hashlib.sha256(pack(raw)).hexdigest()
+        sha = hashlib.sha256(pack_entry(raw)).hexdigest()
         return sha in (rows[0][_DETAIL] or "")
     folder = Folder(str(rows[0][0]), ())
     folder.add(take(entry_id, raw))

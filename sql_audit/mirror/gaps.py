@@ -1,4 +1,4 @@
-"""Where the numbering of a queue's entries begins or breaks, as far as the entries tell."""
+"""The beginnings and breaks of the numbering of a queue's entries, as far as the entries show them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _started(intake: Intake, beginning: Beginning, before: OutboxId | None) -> B
 
 
 def _forgotten(beginning: Beginning, before: OutboxId, fork: Fork | None) -> list[Break]:
-    """What an epoch's beginning reveals, if Redis' last entry was not the one mirrored last."""
+    """Return the breaks that an epoch's beginning shows, if Redis' last entry was not the one mirrored last."""
     at, at_ms, _, last = beginning
     passed = 0 if fork is None else len(fork.passed)
     if last == before and not passed:

@@ -94,14 +94,14 @@ def fingerprint(raw: RawFields) -> str:
     return sha.hexdigest()
 
 
-def pack(raw: RawFields) -> bytes:
+def pack_entry(raw: RawFields) -> bytes:
     """An entry's fields, byte for byte: a JSON array of pairs of base64 strings."""
     pairs = [[base64.b64encode(_bytes(part)).decode() for part in pair] for pair in raw.items()]
     return json.dumps(pairs).encode()
 
 
-def unpack(packed: bytes) -> dict[str, str]:
-    """What :func:`pack` packed."""
+def unpack_entry(packed: bytes) -> dict[str, str]:
+    """Return the fields that :func:`pack_entry` packed."""
     pairs = json.loads(packed)
     text = [
         [base64.b64decode(p).decode("utf-8", "surrogateescape") for p in pair] for pair in pairs
@@ -130,7 +130,7 @@ _QUEUE_FIELDS: Final = {
 
 
 class _NotDecodedError(ValueError):
-    """Why an entry is not one that this release can read."""
+    """Say why this release cannot read an entry."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -160,7 +160,7 @@ class _Unchecked(NamedTuple):
 
 
 def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
-    """What :func:`take` makes of each, with the values of all entries of a type checked at once."""
+    """Make an intake of each entry, as :func:`take` does, but check the values of all entries of a type at once."""
     intakes: list[Intake | None] = []
     waiting: dict[str, list[_Unchecked]] = {}
     for index, (entry_id, raw) in enumerate(entries):
@@ -235,7 +235,7 @@ def hold(entry_id: OutboxId, raw: RawFields, kind: str, reason: str) -> Intake:
         why=None,
         size=_size(raw),
         jobs=jobs,
-        quarantined=[Quarantined(entry_id, None, kind, clean(reason)[:1000], pack(raw))],
+        quarantined=[Quarantined(entry_id, None, kind, clean(reason)[:1000], pack_entry(raw))],
     )
 
 
@@ -282,7 +282,7 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
         raise _NotDecodedError(f"{kind!r} is not an event that this release knows")
     if altered:
         reason = "text that SQL cannot keep was replaced by U+FFFD"
-        intake.quarantined.append(Quarantined(entry_id, None, "sanitised", reason, pack(raw)))
+        intake.quarantined.append(Quarantined(entry_id, None, "sanitised", reason, pack_entry(raw)))
     return intake
 
 
@@ -324,7 +324,7 @@ def _take_one_by_one(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: Ra
     """Keep the jobs that pass, and put the others into quarantine, each under its ordinal."""
     good: list[list[Any]] = []
     ordinals: list[int] = []
-    packed = pack(raw)
+    packed = pack_entry(raw)
     for ordinal, array in enumerate(arrays):
         problem = _problem(array, spec)
         if problem is None:

@@ -1,4 +1,4 @@
-"""What follows when Redis forgot something that SQL has.
+"""The changes in SQL when Redis forgot something that SQL has.
 
 The events that SQL has beyond the last one that Redis still knew (:mod:`sql_audit.mirror.forks` finds it) are
 *orphaned*: they stay in ``job_event`` and are no part of the history that went on.
@@ -51,7 +51,7 @@ _EARLIEST: Final = text(
 )
 _INSERT_LOSS: Final = mirror_loss.insert()
 
-# In the order in which they must be executed. A job is concerned if nothing was told of it since.
+# In the order in which they must be executed. They change jobs without an event since.
 _CONCERNED: Final = f"queue = :queue AND state IN ({_LIVE}) AND last_epoch < :epoch"
 _END_CLAIMS: Final = text(
     f"UPDATE job_attempt SET outcome = '{LOST}', ended_at_ms = :at_ms WHERE queue = :queue AND "
@@ -64,7 +64,7 @@ _END_JOBS: Final = text(
 )
 
 
-def apply(
+def apply_losses(
     connection: Connection, database: Database, queue: str, fork: Fork, upto: OutboxId, batch: int
 ) -> None:
     """Take what Redis forgot of what SQL has up to ``upto`` out of the projection, note it, and tell the operator.
@@ -132,8 +132,7 @@ def complete_baseline(
 
 
 def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: int) -> int:
-    """Put every live job of which nothing was told since ``epoch`` began into a state. Returns how
-    many."""
+    """Put every live job without an event since ``epoch`` began into a state. Returns the number of jobs."""
     values = {"queue": queue, "state": state, "epoch": epoch, "at_ms": at_ms}
     if connection.execute(_END_CLAIMS, values).rowcount:
         claim_minutes.count_again(connection, queue, at_ms)

@@ -1,6 +1,6 @@
-"""What SQL may have missed of a job: behind an event of it lies a gap, or an entry in quarantine that names it.
+"""Events of a job that SQL may lack: after an event of it lies a gap, or an entry in quarantine that names it.
 
-That Redis lacks such a job does not show that it was lost, since it may have run to its end there; and that Redis tells
+That Redis lacks such a job does not show that it was lost, since it may have run to its end there; and that Redis has
 another end of it than SQL shows no lie, since another job may have had its id there.
 """
 
@@ -15,8 +15,8 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from sql_audit.errors import RowDamaged
-from sql_audit.mirror.intake import unpack
-from sql_audit.store.gaps import gaps, since
+from sql_audit.mirror.intake import unpack_entry
+from sql_audit.store.gaps import first_gap_after, gaps
 
 _QUARANTINE: Final = text(
     # Of the jobs of one entry, the first has its bytes.
@@ -29,7 +29,7 @@ _WORD: Final = re.compile("[A-Za-z0-9_.:-]+")
 
 
 class Places:
-    """Where the end of a queue's jobs may lie unseen."""
+    """The places where a queue's jobs may have ended without an event in SQL."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._gaps = gaps(connection, queue)
@@ -54,8 +54,9 @@ class Places:
         return [at for at, told in self._quarantine if job_id in told]
 
     def of(self, job_id: str, last: OutboxId) -> str | None:
-        """Where the end of a job may lie whose last event is in the entry ``last``; None if it lies nowhere."""
-        gap = since(self._gaps, last)
+        """Return the place where a job whose last event is in the entry ``last`` may have ended; None if it cannot
+        have."""
+        gap = first_gap_after(self._gaps, last)
         if gap is not None:
             return f"its end may lie in the gap before {gap.at}"
         at = self.unread(job_id, last)
@@ -68,6 +69,6 @@ class Places:
 
 def _unpacked(raw: bytes, queue: str, at: OutboxId) -> dict[str, str]:
     try:
-        return unpack(bytes(raw))
+        return unpack_entry(bytes(raw))
     except (ValueError, TypeError, RecursionError) as error:
         raise RowDamaged(queue=queue, number=str(at), part="quarantined entry") from error

@@ -1,7 +1,7 @@
-"""What a batch is made of: how much is read from Redis at a time, and how it is taken in.
+"""The reading of batches: how much is read from Redis at a time, and how it is taken in.
 
-While there is more than one batch to come, the one after is read and decoded while SQL works on this one. What was
-read so is used only if the cursor then stands where it was read from, and is otherwise read again.
+While there is more than one batch to come, the one after is read and decoded while SQL works on this one. That batch is
+used only if the cursor is then where the read began; otherwise it is read again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sql_audit.mirror.cursor import Anchor
 from sql_audit.mirror.epochs import contiguous
 from sql_audit.mirror.intake import Intake, fingerprint, hold, take, take_all
 from sql_audit.mirror.redis_access import OutboxSource, RawFields
-from sql_audit.store.connection.driver_errors import describe
+from sql_audit.store.connection.driver_errors import describe_error
 
 logger = logging.getLogger("rq_core.audit")
 
 SWITCHED_OFF: Final = '["audit","on","off"]'
-"""What the last event of a log says that was switched off."""
+"""The values of the last event of a log that was switched off."""
 
 _STRAY: Final = "its outbox has the entry {}, whose number no script begins with and SQL may not be able to keep"
 
@@ -32,7 +32,7 @@ RawEntry = tuple[OutboxId, RawFields]
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How much one transaction takes. A batch ends with the entry that reaches a limit."""
+    """The limits of one transaction. A batch ends with the entry that reaches a limit."""
 
     events: int = 5_000
     size: int = 4 * 1024 * 1024
@@ -53,18 +53,19 @@ class Taken(NamedTuple):
     completes_baseline: bool
     """Whether the last ends a complete baseline."""
     last: Anchor | None
-    """The last, after which the next batch is read; None if there is none."""
+    """The last entry, after which the next batch is read; None without an entry."""
 
 
 class Tail(NamedTuple):
-    """What Redis has from the cursor on, up to about a batch."""
+    """The entries of Redis from the cursor on, up to about a batch."""
 
     anchor: Anchor | None
-    """After what it was read; None: from the beginning."""
+    """The entry after which the tail was read; None: from the beginning."""
     entries: list[RawEntry]
-    """What follows the anchor. If that is not there, or not what it was: all there is from its number on."""
+    """The entries after the anchor. If Redis lacks the anchor, or has another entry there: all entries from its number
+    on."""
     detached: bool = False
-    """The anchor is not there, or not what it was: that numbers go on proves nothing."""
+    """Whether Redis lacks the anchor, or has another entry there: then contiguous numbers prove nothing."""
     whole: bool = True
     """Whether no number is missing, from the anchor on."""
     taken: Taken | None = None
@@ -79,14 +80,14 @@ class Reader:
         self.queue = queue
         self.limits = limits
         self._page = 64
-        """How many entries the next batch will be about."""
+        """The number of entries that the next batch will have, about."""
         self._entries_max: int | None = None
         """While a refused row is looked for: how many entries a batch may have."""
         self._refusals: dict[OutboxId, list[str]] = {}
         """Entries that SQL refused alone, and what it said, each time."""
 
     def read_after(self, anchor: Anchor | None) -> Tail:
-        """What follows the anchor, compared with what Redis has under its number."""
+        """Return the entries after the anchor, which is compared with the entry that Redis has under its number."""
         if anchor is None:
             entries = self.read_from(None)
             return Tail(None, entries, whole=contiguous(at for at, _ in entries))
@@ -159,7 +160,7 @@ class Reader:
         return entries, False
 
     def read_ahead(self, anchor: Anchor) -> Tail | None:
-        """What follows the anchor, read and taken in.
+        """Read the entries after the anchor, and take them in.
 
         None if Redis has none yet, or not the anchor any more: the next turn looks again.
         """
@@ -187,13 +188,13 @@ class Reader:
                 "queue %s: SQL refused a row among %d entries: %s",
                 self.queue,
                 count,
-                describe(error),
+                describe_error(error),
             )
             return
         refusals = self._refusals.setdefault(entries[0][0], []) if count else []
         if not count or len(refusals) > 1:
             raise error
-        refusals.append(describe(error))
+        refusals.append(describe_error(error))
         logger.error(
             "queue %s: entry %s goes to quarantine: %s", self.queue, entries[0][0], refusals[-1]
         )

@@ -1,4 +1,4 @@
-"""What the mirror needs of Redis, and how it gets that from a client. Tests bring a small source of their own."""
+"""The calls that the mirror makes to Redis, by a client. Tests have a small source of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ surrogates (Python's ``surrogateescape``), so that nothing is lost."""
 
 
 class Counts(Protocol):
-    """What Redis counts of a queue."""
+    """The numbers that Redis keeps of a queue."""
 
     @property
     def backlog(self) -> int:
@@ -33,7 +33,7 @@ class OutboxSource(Protocol):
 
     @property
     def prefix(self) -> str:
-        """What the keys of the queues begin with."""
+        """The prefix of the queues' keys."""
 
     @property
     def url(self) -> str:
@@ -59,12 +59,12 @@ class OutboxSource(Protocol):
         """
 
     def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
-        """Up to ``count`` entries from ``start`` on, inclusive ("-": the oldest), oldest first."""
+        """Return up to ``count`` entries from ``start`` on, inclusive ("-": the oldest), oldest first."""
 
     def read_outbox_back(
         self, queue: str, before: str, count: int
     ) -> Sequence[tuple[str, RawFields]]:
-        """Up to ``count`` entries before ``before``, exclusive, newest first."""
+        """Return up to ``count`` entries before ``before``, exclusive, newest first."""
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
         """Drop the entries before ``upto`` and take ``jobs`` events and ``size`` bytes off the
@@ -76,10 +76,10 @@ class OutboxSource(Protocol):
         """
 
     def counts(self, queue: str) -> Counts:
-        """What Redis counts of a queue."""
+        """Return the numbers that Redis keeps of a queue."""
 
     def place(self, queue: str) -> object:
-        """Which node of a cluster has a queue, as far as is known; None without a cluster."""
+        """Return the node of a cluster that has a queue, if it is known; None without a cluster."""
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         """Wait up to ``wait_s`` for entries after ``last`` (queue → entry id, or "0-0"), which is
@@ -111,7 +111,7 @@ class Outbox:
         return self._client.url
 
     def queues(self) -> list[str]:
-        """See OutboxSource. What the list has that can name no queue is told once and left out."""
+        """See OutboxSource. Names in the list that no queue can have are logged once and left out."""
         listed = self._run(self._reads.listed())
         if listed.complaint not in ("", self._complaint):
             logger.warning("%s", listed.complaint)

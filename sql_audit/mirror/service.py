@@ -3,7 +3,7 @@
     run(source, "audit.db", stop=threading.Event(), once=True)
 
 It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and
-goes on. When it is told to stop it first mirrors what is there.
+goes on. Before it stops it mirrors what is there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sql_audit.errors import QueuesElsewhere, SourceDiffers
 from sql_audit.mirror import source_registry
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import OutboxSource
-from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.mirror.turn import Mirror, TurnOutcome
 from sql_audit.store import migrate, partitions
 from sql_audit.store.connection import database_identity
 from sql_audit.store.connection.database import STALLED_MS, Database
-from sql_audit.store.connection.driver_errors import describe
+from sql_audit.store.connection.driver_errors import describe_error
 from sql_audit.store.log_queues import mirrored
 
 logger = logging.getLogger("rq_core.audit")
@@ -42,11 +42,11 @@ HELD_WAIT_S: Final = 0.25
 BACKOFF_S: Final = 0.2
 BACKOFF_S_MAX: Final = 10.0
 PARTITIONS_EVERY_S: Final = 3600.0
-"""How often the mirror looks whether PostgreSQL has partitions for the months to come."""
+"""Seconds between two checks that PostgreSQL has partitions for the months to come."""
 PARTITIONS_AGAIN_S: Final = 30.0
 """Seconds after which it tries again to make one that it could not, for a reader's lock or a right that it lacked."""
 LAG_EVERY_S: Final = 10.0
-"""How often the mirror looks how far behind it is."""
+"""Seconds between two measurements of the mirror's lag."""
 LAG_TOLD: Final = 10_000
 """Events behind, from which on it says so."""
 DRAIN_S: Final = 10.0
@@ -60,7 +60,7 @@ _OFF: Final = "off"
 
 @dataclass(slots=True)
 class Mirrored:
-    """What a run has done."""
+    """The work that a run has done."""
 
     entries: int = 0
     events: int = 0
@@ -77,14 +77,14 @@ class _Queue:
     idle: bool = False
     """Nothing was new in its last turn."""
     held_since: float | None = None
-    """Since when every turn found another mirror working on it."""
+    """The time (monotonic, s) since which every turn found another mirror working on it."""
     is_told: bool = False
-    """It was said that the queue is mirrored: after the first turn that Redis and SQL let be."""
+    """Whether the log says that the queue is mirrored: after the first turn in which Redis and SQL answered."""
     error: str | None = None
     is_silent: bool = False
     """Its server did not answer in its last turn, or in that of another queue that is there."""
     behind: int = 0
-    """Events that waited to be mirrored when it was last looked."""
+    """Events that waited to be mirrored at the last measurement."""
 
     def put_off(self, pause_s: float) -> None:
         # Spread, so that several mirrors do not come back at the same moment.
@@ -93,7 +93,7 @@ class _Queue:
 
 @dataclass(slots=True)
 class Service:
-    """The loop over all queues. See :func:`run`."""
+    """The loop over all queues. See :func:`run_mirror`."""
 
     source: OutboxSource
     database: Database
@@ -105,15 +105,15 @@ class Service:
     done: Mirrored = field(default_factory=Mirrored)
     _queues: dict[str, _Queue] = field(default_factory=dict)
     _awaited: set[str] = field(default_factory=set)
-    """Queues that were said not to be there yet; the empty name: any at all."""
+    """Queues that were logged as missing; the empty name: no queue exists at all."""
     _of_sql: list[str] | None = None
-    """The queues that the log was to go on for when this run began; None: not looked yet."""
+    """The queues whose log had to go on when this run began; None: not read yet."""
     _is_source: bool = False
     """Whether this Redis is known to be where the log's queues come from."""
     _listed: float = float("-inf")
     _partitions_due: float = float("-inf")
     _partitions_left: dict[str, str] = field(default_factory=dict)
-    """Months without a partition, and why, as it was told last."""
+    """Months without a partition, and why, as they were logged last."""
     _lag_told: float = float("-inf")
     _redis_error: str | None = None
     _redis_backoff_s: float = BACKOFF_S
@@ -141,7 +141,7 @@ class Service:
             ahead = partitions.create_ahead(self.database, int(time.time() * 1000))
             left = {month.table: why for month, why in ahead.left.items()}
         except Exception as error:  # noqa: BLE001 - mirroring does not depend on it
-            left = {"no months are made ahead": describe(error)}
+            left = {"no months are made ahead": describe_error(error)}
         if left:
             self._partitions_due = time.monotonic() + PARTITIONS_AGAIN_S
         for name, why in left.items():
@@ -154,7 +154,7 @@ class Service:
 
     def _drain(self) -> None:
         deadline = time.monotonic() + DRAIN_S
-        # A mirror that is told to stop while it starts knows no queue yet.
+        # A mirror that is stopped while it starts knows no queue yet.
         self._find_queues(raise_errors=False)
         for queue in self._queues.values():
             # One whose server was away may be there again: a stop does not wait for its next try.
@@ -171,7 +171,7 @@ class Service:
         except Exception as error:
             if raise_errors or isinstance(error, SourceDiffers | QueuesElsewhere):
                 raise
-            self._note_redis(describe(error))
+            self._note_redis(describe_error(error))
             return
         self._listed = time.monotonic()
         wanted = known if self.only is None else self.only
@@ -198,7 +198,7 @@ class Service:
                     on_step=self.on_step,
                     # Another mirror may have taken the queue for its Redis since the sources were compared.
                     confirm_loss=partial(
-                        source_registry.check,
+                        source_registry.check_source,
                         self.source,
                         self.database,
                         only=[name],
@@ -213,7 +213,7 @@ class Service:
         if self._is_source:
             return
         check = partial(
-            source_registry.check,
+            source_registry.check_source,
             self.source,
             self.database,
             only=self.only,
@@ -286,13 +286,13 @@ class Service:
         queue.backoff_s = BACKOFF_S
         self.done.entries += turn.entries
         self.done.events += turn.events
-        if turn.outcome is Outcome.HELD:
+        if turn.outcome is TurnOutcome.HELD:
             self._note_held(name, queue)
             queue.put_off(HELD_WAIT_S)
         else:
             queue.held_since = None
-        queue.idle = turn.outcome is Outcome.IDLE
-        return turn.outcome not in (Outcome.IDLE, Outcome.HELD)
+        queue.idle = turn.outcome is TurnOutcome.IDLE
+        return turn.outcome not in (TurnOutcome.IDLE, TurnOutcome.HELD)
 
     def _note_held(self, name: str, queue: _Queue) -> None:
         """Another mirror has the queue. If for long, it may have stopped where only we can end it."""
@@ -314,7 +314,7 @@ class Service:
                 continue
             try:
                 behind = self.source.counts(name).backlog
-            except Exception:  # noqa: BLE001 - what Redis does not answer is told elsewhere
+            except Exception:  # noqa: BLE001 - that Redis does not answer is logged elsewhere
                 return
             if behind >= LAG_TOLD:
                 logger.warning("queue %s: %d events behind", name, behind)
@@ -335,7 +335,7 @@ class Service:
 
     def _note_failure(self, name: str, queue: _Queue, error: Exception) -> None:
         self.done.failures += 1
-        text = f"{type(error).__name__}: {describe(error)}"
+        text = f"{type(error).__name__}: {describe_error(error)}"
         if text != queue.error:
             # Once per reason: an outage of an hour is one line, not thousands.
             logger.error("queue %s: not mirrored: %s", name, text)
@@ -360,7 +360,7 @@ class Service:
             self._redis_error = text
 
     def _wait(self, stop: threading.Event) -> None:
-        """Until there is news, a queue may be tried again, or a second is over."""
+        """Wait until there is news, a queue may be tried again, or a second is over."""
         now = time.monotonic()
         later = [q.not_before - now for q in self._queues.values() if q.not_before > now]
         wait_s = max(0.01, min([WAIT_S, *later]))
@@ -375,14 +375,14 @@ class Service:
         try:
             self.source.wait_outbox(waiting, wait_s)
         except Exception as error:  # noqa: BLE001 - waiting may fail in any way and be tried again
-            self._note_redis(describe(error))
+            self._note_redis(describe_error(error))
             stop.wait(self._redis_backoff_s)
             self._redis_backoff_s = min(self._redis_backoff_s * 2, BACKOFF_S_MAX)
         else:
             self._redis_error, self._redis_backoff_s = None, BACKOFF_S
 
 
-def run(
+def run_mirror(
     source: OutboxSource,
     url: str | Database,
     *,
@@ -394,7 +394,7 @@ def run(
     made: Sequence[str] = (),
 ) -> Mirrored:
     """Mirror the queues of a server into an audit database until ``stop`` is set; ``once``: until
-    all is there. ``made`` are queues that were made just now, and of which nothing is known.
+    all is there. ``made`` are queues that were made just now, whose past is not known.
 
     ``queues`` None: all that exist, new ones too. A database without tables gets them. Raises
     AuditError at the start if the database cannot be used, and, when Redis answers, SourceDiffers if
@@ -403,8 +403,8 @@ def run(
     """
     database = url if isinstance(url, Database) else Database(url)
     try:
-        migrate.ensure(database)
-        database_identity.check(database)
+        migrate.ensure_schema(database)
+        database_identity.check_identity(database)
         return Service(source, database, queues, limits, on_step, made).run(stop, once=once)
     finally:
         if database is not url:

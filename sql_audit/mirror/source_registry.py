@@ -1,14 +1,14 @@
-"""Where the queues of a log come from: a prefix of one Redis, and no other.
+"""The sources of a log's queues: all come from one prefix of one Redis.
 
-A second Redis, or a second prefix, with the same audit database looks like a Redis that has lost the first one's
-queues and jobs. So each queue has a *source*: its prefix, and a stamp, a random mark in the queue's ``meta`` in Redis,
-of which SQL keeps a copy. The stamp lives and is restored with the queue: a promoted replica has it, a snapshot brings
-it back, and each shard of a cluster keeps those of its own queues.
+A second Redis, or a second prefix, with the same audit database looks like a Redis that has lost the first one's queues
+and jobs. So each queue has a *source*: its prefix, and a stamp, a random mark in the queue's ``meta`` in Redis. SQL
+keeps a copy of it. The stamp lives and is restored with the queue: a promoted replica has it, a snapshot brings it
+back, and each shard of a cluster keeps those of its own queues.
 
-:func:`check` recognises a Redis by any stamp that it shares with SQL; what it lacks of the others is lost. An empty
-Redis has no stamp: :func:`check` cannot tell whether it has lost everything or is another one. A mirror that starts
-then takes the stamps out of SQL (:func:`release`) and waits: a mirror of a Redis that still has these queues puts its
-stamps back, and the one that starts is refused.
+:func:`check_source` recognises a Redis by any stamp that it shares with SQL; queues that it lacks are lost. An empty
+Redis has no stamp: :func:`check_source` cannot see whether it has lost everything or is another one. A mirror that
+starts then takes the stamps out of SQL (:func:`release`) and waits: a mirror of a Redis that still has these queues
+puts its stamps back, and the one that starts is refused.
 
 A queue that Redis makes again gets another stamp, so no two servers ever have the same one, unless one was loaded from
 the other's snapshot.
@@ -46,14 +46,14 @@ class _Seen(NamedTuple):
     """The queues of a Redis."""
 
     stamps: dict[str, str]
-    """Of those that are there, by name; empty: it has none."""
+    """The stamps of its queues, by name; an empty text: the queue has no stamp."""
     holders: dict[str, str]
     """The ids of the audit databases that mirror them, by name; one that none mirrors has no entry."""
     hidden: dict[str, RqCoreError]
-    """Those that cannot be looked at, and why: a shard that is down, a right that is missing."""
+    """Queues that cannot be read, and why: a shard that is down, a right that is missing."""
 
 
-def check(
+def check_source(
     source: OutboxSource,
     database: Database,
     *,
@@ -113,11 +113,11 @@ def release(source: OutboxSource, database: Database) -> list[str]:
         if each.goes_on and each.prefix == source.prefix and each.stamp
     ]
     for name, stamp in released:
-        forget(source, database, name, str(stamp))
+        release_queue(source, database, name, str(stamp))
     return [name for name, _ in released]
 
 
-def forget(
+def release_queue(
     source: OutboxSource, database: Database, queue: str, stamp: str, *, wait: bool = True
 ) -> None:
     """Let the next Redis of its prefix take a queue, if SQL has it with this stamp. ``wait``: see :func:`bind`."""

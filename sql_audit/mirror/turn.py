@@ -59,16 +59,16 @@ STEPS: Final = (
     "attached", "read", "locked", "compared", "forgotten", "events", "projected", "chained",
     "advanced", "committed", "trimmed",
 )  # fmt: skip
-"""The steps of a turn, in order; ``on_step`` is told each one when it is done."""
+"""The steps of a turn, in order; ``on_step`` is called with each one when it is done."""
 
 FINISH_TRIES: Final = 20
-"""How often the end of a log that was switched off is tried, if another mirror has the queue."""
+"""Tries to write the end of a log that was switched off, if another mirror has the queue."""
 FINISH_PAUSE_S: Final = 0.05
 """Seconds between two of these tries."""
 
 
-class Outcome(StrEnum):
-    """What a turn came to."""
+class TurnOutcome(StrEnum):
+    """The result of a turn."""
 
     MIRRORED = "mirrored"
     IDLE = "idle"
@@ -84,9 +84,9 @@ class Outcome(StrEnum):
 
 
 class Turn(NamedTuple):
-    """What a turn came to, and how much it mirrored."""
+    """The result of a turn, and how much it mirrored."""
 
-    outcome: Outcome
+    outcome: TurnOutcome
     entries: int = 0
     events: int = 0
 
@@ -120,11 +120,12 @@ class Mirror:
         self._ahead: BackgroundCall[Tail | None] | None = None
         """The next batch, as it is being read while this one is written."""
         self._stamp: str | None = None
-        """The queue's stamp, as it was when Redis was last told."""
+        """The queue's stamp, as it was last written to Redis."""
         self._attached_in: int | None = None
-        """The epoch of the cursor when Redis was last told that this database mirrors the queue."""
+        """The epoch of the cursor when this database was last written to Redis as the one that mirrors the queue."""
         self._trims = True
-        """Whether Redis is told to forget what SQL has. It refuses that once the log is switched off."""
+        """Whether the mirror trims the entries that SQL has out of Redis, which refuses it once the log is switched
+        off."""
         self._restated_from = 0
         """Redis is known to have an epoch from here on that begins with a baseline."""
 
@@ -140,7 +141,7 @@ class Mirror:
             return self._turn()
         except CursorHeld:
             self._audit_id = None  # The next turn attaches, and asks Redis again what lives.
-            return Turn(Outcome.HELD)
+            return Turn(TurnOutcome.HELD)
 
     def _turn(self) -> Turn:
         if self._audit_id is None:
@@ -149,14 +150,14 @@ class Mirror:
             self.restate()
         cursor, tail = self.read()
         if not tail.entries and (not tail.detached or self.queue_is_deleted()):
-            return Turn(Outcome.IDLE)
+            return Turn(TurnOutcome.IDLE)
         try:
             return self._mirror(cursor, tail)
         except Behind as found:
             logger.warning("queue %s: %s", self.queue, found)
             self.attach(found.known)
             self._restated_from = found.known
-            return Turn(Outcome.BEHIND)
+            return Turn(TurnOutcome.BEHIND)
 
     def finish(self) -> None:
         """Mirror what is left of a queue whose log was switched off, up to the event that says so. The queue is not
@@ -176,7 +177,7 @@ class Mirror:
             if upto is None:
                 return
             turn = self._mirror(cursor, tail._replace(entries=tail.entries[:upto]))
-            if turn.outcome not in (Outcome.STALE, Outcome.HELD):
+            if turn.outcome not in (TurnOutcome.STALE, TurnOutcome.HELD):
                 return
             # A mirror that runs is at the same entries.
             time.sleep(FINISH_PAUSE_S)
@@ -194,17 +195,17 @@ class Mirror:
             with self._writing() as connection:
                 locked = None if connection is None else self.lock(connection)
                 if connection is None or locked is None:
-                    return Turn(Outcome.HELD)
+                    return Turn(TurnOutcome.HELD)
                 if locked != cursor:
                     # The trim that the cursor owes now was not sent by this mirror: begin with that again.
-                    return Turn(Outcome.STALE)
+                    return Turn(TurnOutcome.STALE)
                 batch = self.compare(connection, locked, tail)
                 events = self._write(connection, batch)
         except Exception as error:
             if batch is None or not data_refused(error):
                 raise
             self._reader.look_for_refused(batch.taken.entries, error)
-            return Turn(Outcome.REFUSED)
+            return Turn(TurnOutcome.REFUSED)
         self._reader.accepted()
         if batch.taken.begins_epoch:
             # Redis may have forgotten that this database mirrors the queue, or ask for a baseline.
@@ -213,7 +214,7 @@ class Mirror:
             self.restate()
         self.trim(batch.cursor)
         self.position = batch.cursor.position
-        return Turn(Outcome.MIRRORED, len(batch.taken.entries), events)
+        return Turn(TurnOutcome.MIRRORED, len(batch.taken.entries), events)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection | None]:
@@ -247,7 +248,7 @@ class Mirror:
 
     def attach(self, known: int = 0, *, wait: bool = False) -> None:
         """Tell Redis that this database mirrors the queue, and from which epoch on it must go on: the cursor's, and
-        ``known`` or a later one. Make the queue's cursor if there is none.
+        ``known`` or a later one. Make the queue's cursor if it is missing.
 
         Redis and SQL keep the same stamp of the queue then (:mod:`sql_audit.mirror.source_registry`). Raises
         rq_core.errors.AuditElsewhere if another database mirrors the queue, SourceDiffers if SQL has it from
@@ -266,7 +267,9 @@ class Mirror:
                 if row.stamp != self._stamp:
                     self._confirm_loss()
                 # First, so that a mirror that dies before Redis and SQL have the new one is not refused.
-                source_registry.forget(self.source, self.database, self.queue, row.stamp, wait=wait)
+                source_registry.release_queue(
+                    self.source, self.database, self.queue, row.stamp, wait=wait
+                )
             stamp = source_registry.bind(
                 self.source, self.database, self.queue, max(known, epoch), wait=wait
             )
@@ -299,7 +302,7 @@ class Mirror:
         is_ours = not self._trims or (cursor.prefix, cursor.stamp) == here
         if not is_ours or (anchor is not None and anchor.at.epoch != self._attached_in):
             # The epoch was committed here or by another mirror, and Redis, which may have forgotten who
-            # mirrors the queue, could not be told. Trims would be refused for ever. Or the queue has another source.
+            # mirrors the queue, did not answer. Trims would be refused for ever. Or the queue has another source.
             self.attach()
             cursor.prefix, cursor.stamp = self.source.prefix, self._stamp
         tail = self._take_ahead(anchor) or self._reader.read_after(anchor)
@@ -312,7 +315,7 @@ class Mirror:
         return cursor, tail
 
     def _take_ahead(self, anchor: Anchor | None) -> Tail | None:
-        """What was read while the last batch was written, if it was read after this entry."""
+        """Return the entries that were read while the last batch was written, if they follow this anchor."""
         beside, self._ahead = self._ahead, None
         if beside is None:
             return None
@@ -345,7 +348,7 @@ class Mirror:
         beginning = taken.intakes[0].beginning if taken.intakes else None
         fork = None
         if beginning is not None and tail.anchor is not None:
-            fork = forks.find(
+            fork = forks.find_fork(
                 connection, self.source, self.queue, tail, beginning, self._restated_from
             )
         breaks = gaps.among(taken.intakes, cursor.position, cursor.at_ms or 0, fork)
@@ -357,7 +360,9 @@ class Mirror:
         if batch.fork is not None:
             assert batch.cursor.position is not None
             upto = batch.cursor.position
-            losses.apply(connection, self.database, self.queue, batch.fork, upto, batch.number)
+            losses.apply_losses(
+                connection, self.database, self.queue, batch.fork, upto, batch.number
+            )
         self._done("forgotten")
 
     def insert_events(self, connection: Connection, batch: Batch) -> Projection:
@@ -378,15 +383,7 @@ class Mirror:
             return projection
 
         projection = self.database.insert_events(connection, rows, project)
-        kept = [] if batch.fork is None else [*batch.fork.passed]
-        kept += [q for intake in intakes for q in intake.quarantined]
-        quarantined = [
-            {
-                "queue": self.queue, "batch": batch.number, "epoch": q.at.epoch, "seq": q.at.seq, "ordinal": q.ordinal,
-                "kind": q.kind, "reason": q.reason, "raw": q.raw,
-            }
-            for q in kept
-        ]  # fmt: skip
+        quarantined = batch.quarantine_rows(self.queue)
         if quarantined:
             connection.execute(INSERT_QUARANTINE, quarantined)
             batch.cursor.quarantined += len(quarantined)

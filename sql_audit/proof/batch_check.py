@@ -1,5 +1,5 @@
-"""Whether a queue's events are those that its batches committed, with what the mirror found out and prunes recorded
-besides, and its cursor stands where the last batch ends (I7)."""
+"""The check that a queue's events are those that its batches committed, together with the rows of the mirror and of
+prunes, and that its cursor is at the end of the last batch (I7)."""
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
 
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from rq_core.model.events import OutboxId
 from rq_core.model.lib.text import counted
 from sql_audit.proof.findings import VIOLATIONS_KEPT, Violation
-from sql_audit.proof.log import Batch
+from sql_audit.proof.log import LoggedBatch
 from sql_audit.proof.result import QueueResult
 from sql_audit.store.chain import FOUND, NOTHING_FOUND, Link, found_digest, genesis, rows_digest
 from sql_audit.store.connection.copy import copy_text, event_line
@@ -54,7 +54,7 @@ class BatchProof:
         self._entries = self._events = self._bytes = 0
         self._wanted = frozenset(wanted)
         self.seen = dict.fromkeys({self.head} & self._wanted, 0)
-        """Which of the wanted heads are in the chain, and the batches that they end."""
+        """Wanted heads that are in the chain → the number of the batch with the head."""
         with database.readers.connect() as connection:
             self._found_by = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         """The batches that found something out, by the rows that are there."""
@@ -65,7 +65,9 @@ class BatchProof:
         self._entries, self._events = cut.through_entries, cut.through_events
         self.seen |= dict.fromkeys({cut.head} & self._wanted, cut.cut_batch)
 
-    def check(self, batch: Batch, strays: Sequence[EventRow], rows: Sequence[EventRow]) -> None:
+    def check(
+        self, batch: LoggedBatch, strays: Sequence[EventRow], rows: Sequence[EventRow]
+    ) -> None:
         """Look at the next batch. ``strays``: the events before it that are in none."""
         link = batch.link
         self.number += 1
@@ -137,7 +139,7 @@ class BatchProof:
             self._violated(at, 0, at_ms, "cursor", says)
 
         if beyond is not None:
-            says = f"the cursor stands at {end}, and there are events after it"
+            says = f"the cursor is at {end}, and there are events after it"
             wrong(OutboxId(beyond.epoch, beyond.seq), says)
         if (self.number, self.head) != (cursor.batch, cursor.head):
             wrong(end, f"the chain ends with batch {self.number}, the cursor counts {cursor.batch}")
@@ -155,7 +157,7 @@ class BatchProof:
             wrong(end, says)
 
     def _cursor_as_made(self, connection: Connection, batch: int) -> dict[str, Any]:
-        """What columns of the cursor hold by the batches."""
+        """Return the values that columns of the cursor must have by the batches."""
         if self._last is None:
             return {}
         last, upto = self._last, {"queue": self.queue, "batch": batch}

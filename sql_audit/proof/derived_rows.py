@@ -22,7 +22,7 @@ from rq_core.model.table.fields import COUNTERS
 from rq_core.model.table.machine import CLAIMED_STATES, Event, State
 from sql_audit.proof.event_details import REMEMBERED_MAX, facts_in
 from sql_audit.store.job_rows import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, EventRow
-from sql_audit.store.orphans import End
+from sql_audit.store.orphans import LossEnd
 from sql_audit.store.schema.tables import (
     ATTEMPT_COLUMNS,
     EVENT_COLUMNS,
@@ -112,7 +112,7 @@ class _Plan(NamedTuple):
 _OF_EVENT: Final = {name: EVENT_COLUMNS.index(name) for name in ("task", "claim", "worker")}
 """Columns of an event."""
 _TAKEN_OF_ROW: Final = ("task", "claim")
-"""What an event says of the job in columns of its own, and not in its detail."""
+"""The fields of the job that an event has in columns of its own, and not in its detail."""
 _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECTS.items()}
 _CLEARED: Final = {
     str(event): [_PLACES[name] for name in names] for event, names in CLEARS.items() if names
@@ -147,7 +147,7 @@ class Derived:
         self.row = _BLANK.copy()
         self.row[_ID], self.row[_QUEUE] = job_id, queue
         self.attempts: dict[str, list[Any]] = {}
-        """By fence."""
+        """Fence → the claim's row."""
         self.last: tuple[int, int] = (0, 0)
         """The entry of its last event."""
         self.ordinal = self.at_ms = 0
@@ -155,7 +155,7 @@ class Derived:
         """The entry that its row in SQL names as its last, if that was looked at."""
 
     def column(self, name: str) -> Any:
-        """What a column of its row holds."""
+        """Return the value of a column of its row."""
         return self.row[_PLACES[name]]
 
     def packed(self) -> bytes:
@@ -166,7 +166,7 @@ class Derived:
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Derived:
-        """What :meth:`packed` packed."""
+        """Return the rows that :meth:`packed` packed."""
         found = cls.__new__(cls)
         facts = marshal.loads(packed)  # noqa: S302 - what packed() made, in this process
         found.row, found.attempts, found.last, found.ordinal, found.at_ms, found.named = facts
@@ -179,7 +179,7 @@ class Derived:
         row[_FENCE] = row[_WORKER] = row[_DUE] = None
         self.attempts = {}
 
-    def pass_ends(self, ends: Iterable[End], upto: tuple[int, int] | None = None) -> None:
+    def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
         """Meet the first end of all live jobs that lies after its last event, and before entry ``upto``."""
         row = self.row
         if row[_STATE] not in _LIVE:
@@ -285,7 +285,7 @@ class Derived:
         return attempt
 
     def _unknown_claim(self, fence: str) -> list[Any]:
-        """The row of a claim of which nothing else is known."""
+        """Return the row of a claim whose beginning is not in the log."""
         attempt: list[Any] = [None] * len(ATTEMPT_COLUMNS)
         attempt[:3] = self.row[_ID], self.row[_QUEUE], fence
         attempt[_A["task"]] = self.row[_TASK]
@@ -334,7 +334,7 @@ class Derivation:
     def __init__(
         self,
         queue: str,
-        ends: Sequence[End] = (),
+        ends: Sequence[LossEnd] = (),
         recall: Callable[[str], Derived | None] = lambda _job_id: None,
     ) -> None:
         """``ends``: what all live jobs met that no event of theirs says, oldest first. ``recall`` is asked for a job

@@ -1,4 +1,5 @@
-"""Whether ``mirror_epoch`` tells of each beginning and each break of the numbering that the events show, and no other.
+"""The check that ``mirror_epoch`` has each beginning and each break of the numbering that the events show, and no
+other.
 
 What events cannot show (that Redis had ``changed`` an entry, the words of a reason) is only proved to be what the
 mirror wrote: :mod:`sql_audit.proof.batch_check`.
@@ -63,7 +64,7 @@ class EpochProof:
         """Look at the numbers of events."""
         before = self._before
         if before is not None and rows and rows[0][1] == rows[-1][1] == before[0]:
-            # Mostly nothing is missing between so many first rows of entries.
+            # Mostly nothing is missing between the first rows of these entries.
             count = [row[3] for row in rows].count(0)
             if count == rows[-1][2] - before[1]:
                 self._before = OutboxId(rows[-1][1], rows[-1][2])
@@ -106,7 +107,7 @@ class EpochProof:
             yield Shown(at, "gap", at_ms, before, missing)
 
     def wrong(self, connection: Connection, batch: int) -> Iterator[tuple[OutboxId, int, str]]:
-        """What is wrong with the rows up to ``batch``: the entry, its time, words."""
+        """Yield each fault of the rows up to ``batch``: the entry, its time, and a sentence."""
         told: Counter[Shown] = Counter()
         bounds = {"queue": self.queue, "after": self._after_batch, "upto": batch}
         for row in connection.execute(_ROWS, bounds):

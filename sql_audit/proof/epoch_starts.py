@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rq_core.model.events import OutboxId
 
 
-class Beginning(NamedTuple):
+class EpochStart(NamedTuple):
     """How an epoch began, as its first event says."""
 
     epoch: int
@@ -20,14 +20,15 @@ class Beginning(NamedTuple):
     """The last entry that Redis knew of before; None: of none."""
 
 
-def reasons_of_next(beginnings: Sequence[Beginning]) -> dict[int, str]:
-    """Why the epoch after each one began."""
+def reasons_of_next(beginnings: Sequence[EpochStart]) -> dict[int, str]:
+    """Return by epoch the reason with which the next one began."""
     pairs = pairwise(beginnings)
     return {before.epoch: after.reason for before, after in pairs}
 
 
-def orphaned_by(beginnings: Sequence[Beginning]) -> list[tuple[OutboxId, OutboxId]]:
-    """What later epochs say that Redis forgot, in order: after the first number, before the second."""
+def orphaned_by(beginnings: Sequence[EpochStart]) -> list[tuple[OutboxId, OutboxId]]:
+    """Return the ranges of entries that Redis forgot by the starts of later epochs, in order: after the first number,
+    before the second."""
     found: list[tuple[OutboxId, OutboxId]] = []
     for beginning in reversed(beginnings):
         start = OutboxId(beginning.epoch, 0)

@@ -1,4 +1,4 @@
-"""What an event's detail says: read once, though several proofs ask, and many events say the same."""
+"""The facts in an event's detail: read once, though several proofs ask, and many events have the same detail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LENGTH_MAX: Final = 4_096
 """Characters of a detail that is kept so: one with arguments or a value in it comes once."""
 
 _scan: Final[Callable[[str, int], tuple[dict[str, Any], int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-"""What reads JSON without the checks for blanks around it, which cost as much as the reading."""
+"""Reads JSON without the checks for blanks around it, which cost as much as the reading."""
 _remembered: Final[dict[str, Mapping[str, Any]]] = {}
 _NOTHING: Final[Mapping[str, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""What a proof finds: what must not be, what cannot be told, and what Redis forgot."""
+"""The findings of a proof: violations, notes on what is unknown, and losses of Redis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Violation(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Why something cannot be told, from an event on."""
+    """The reason why something is unknown from an event on."""
 
     at: OutboxId
     at_ms: int
@@ -47,7 +47,7 @@ class SetBack(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What Redis forgot, as an epoch's beginning tells it."""
+    """A loss of Redis, as the beginning of an epoch shows it."""
 
     at: OutboxId
     """The beginning of the epoch with which it went on."""

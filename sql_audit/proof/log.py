@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from rq_core.model.events import OutboxId
-from sql_audit.proof.epoch_starts import Beginning
+from sql_audit.proof.epoch_starts import EpochStart
 from sql_audit.store.chain import Link
 from sql_audit.store.connection.database import Database
 from sql_audit.store.job_rows import EventRow
@@ -57,7 +57,7 @@ LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER 
 
 
 def tables_by_queue(connection: Connection) -> dict[str, list[str]]:
-    """The queues of which any table has rows, each with these tables."""
+    """Return the queues with rows in any table, each with these tables."""
     found: dict[str, list[str]] = {}
     for table in metadata.sorted_tables:
         if "queue" in table.columns:
@@ -68,14 +68,14 @@ def tables_by_queue(connection: Connection) -> dict[str, list[str]]:
     return found
 
 
-class Batch(NamedTuple):
+class LoggedBatch(NamedTuple):
     """A row of mirror_batch."""
 
     link: Link
     head: str
 
 
-class Log:
+class BatchedLog:
     """The log of one queue."""
 
     def __init__(self, database: Database, queue: str) -> None:
@@ -87,10 +87,12 @@ class Log:
         """Begin behind entry ``after``, which ends batch ``number``."""
         self._after, self._number = after, number
 
-    def batches(self, last_batch: int) -> Iterator[tuple[Batch, list[EventRow], list[EventRow]]]:
+    def batches(
+        self, last_batch: int
+    ) -> Iterator[tuple[LoggedBatch, list[EventRow], list[EventRow]]]:
         """Every batch with its rows, and the rows before it that belong to none."""
         after = self._after
-        group: list[Batch] = []
+        group: list[LoggedBatch] = []
         events = 0
         for batch in self._batch_rows(last_batch):
             group.append(batch)
@@ -108,8 +110,8 @@ class Log:
         return self._rows(self._after, end) if end > self._after else []
 
     def _with_rows(
-        self, after: OutboxId, group: list[Batch]
-    ) -> Iterator[tuple[Batch, list[EventRow], list[EventRow]]]:
+        self, after: OutboxId, group: list[LoggedBatch]
+    ) -> Iterator[tuple[LoggedBatch, list[EventRow], list[EventRow]]]:
         rows = self._rows(after, max(batch.link.last for batch in group))
         place = 0
         for batch in group:
@@ -130,7 +132,7 @@ class Log:
                     place += 1
             yield batch, rows[begin:middle], rows[middle:place]
 
-    def _batch_rows(self, last_batch: int) -> Iterator[Batch]:
+    def _batch_rows(self, last_batch: int) -> Iterator[LoggedBatch]:
         number = self._number
         while True:
             with self.database.readers.connect() as connection:
@@ -140,7 +142,7 @@ class Log:
                 number = row["batch"]
                 if number > last_batch:
                     return
-                yield Batch(Link.of(row), row["head"])
+                yield LoggedBatch(Link.of(row), row["head"])
             if not page:
                 return
 
@@ -149,9 +151,9 @@ class Log:
         return fetch(self.database, _RANGE, (self.queue, *after, *upto))
 
 
-def beginnings(connection: Connection, queue: str) -> list[Beginning]:
+def beginnings(connection: Connection, queue: str) -> list[EpochStart]:
     """How the epochs of a queue began, oldest first."""
-    found: list[Beginning] = []
+    found: list[EpochStart] = []
     epoch = BEFORE_ALL.epoch
     while True:
         at = {"queue": queue, "epoch": epoch}
@@ -194,11 +196,11 @@ def fetch(
     return rows
 
 
-def _beginning(epoch: int, detail: str | None) -> Beginning:
+def _beginning(epoch: int, detail: str | None) -> EpochStart:
     try:
         facts = json.loads(detail or "{}")
         last = facts.get("last")
         told = None if last is None else OutboxId.parse(last)
-        return Beginning(epoch, str(facts.get("reason")), told)
+        return EpochStart(epoch, str(facts.get("reason")), told)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return Beginning(epoch, "unreadable", None)
+        return EpochStart(epoch, "unreadable", None)

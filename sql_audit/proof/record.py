@@ -1,18 +1,18 @@
-"""What a check has proven, written down in ``mirror_proof`` for people and metrics. Nothing else goes by it: a
-verifier could add a false row."""
+"""The record of a check in ``mirror_proof``, for people and metrics. Nothing else relies on it: a verifier could add a
+false row."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 
-from sql_audit.proof.result import Result, Verdict
+from sql_audit.proof.result import LogVerdict, VerifyResult
 from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import mirror_proof
 
 
 def record_proofs(
-    database: Database, result: Result, verdicts: Mapping[str, Verdict] | None = None
+    database: Database, result: VerifyResult, verdicts: Mapping[str, LogVerdict] | None = None
 ) -> None:
     """Write down what a check of whole logs has proven.
 
@@ -22,7 +22,7 @@ def record_proofs(
     rows = []
     for name, found in result.queues.items():
         verdict = (verdicts or {}).get(name, found.verdict)
-        if found.violations or verdict is Verdict.VIOLATED or found.epoch is None:
+        if found.violations or verdict is LogVerdict.VIOLATED or found.epoch is None:
             continue
         rows.append(
             {

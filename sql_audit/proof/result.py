@@ -1,4 +1,4 @@
-"""What ``audit verify`` found: a verdict for all, and for each queue its violations, notes and counts."""
+"""The result of ``audit verify``: a verdict for all, and for each queue its violations, notes and counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ UNDER_WAY: Final = "a prune up to here is under way, or was interrupted: run it 
 """The note on a log whose last prune has not ended."""
 
 
-class Verdict(StrEnum):
-    """What a check came to. The exit status is its place here: 0, 1, 2."""
+class LogVerdict(StrEnum):
+    """The verdict of a check. The exit status is its place here: 0, 1, 2."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -23,11 +23,11 @@ class Verdict(StrEnum):
 
     @property
     def status(self) -> int:
-        return list(Verdict).index(self)
+        return list(LogVerdict).index(self)
 
 
-class Pruned(NamedTuple):
-    """Where a queue's log was cut: what is older was removed but for what was to be kept."""
+class LogCut(NamedTuple):
+    """The cut of a queue's log by its last prune. Up to there only the jobs that the prune kept are left."""
 
     epoch: int
     number: int
@@ -49,7 +49,7 @@ class Pruned(NamedTuple):
 
 @dataclass(slots=True)
 class QueueResult:
-    """What was found about one queue."""
+    """The findings about one queue."""
 
     queue: str
     epoch: int | None
@@ -66,24 +66,24 @@ class QueueResult:
     orphans: int = 0
     """Events that Redis forgot and SQL has; they are not part of the history that went on."""
     losses: list[Loss] = field(default_factory=list)
-    """What Redis forgot, by the beginnings of the epochs with which it went on."""
+    """Losses of Redis, by the beginnings of the epochs with which it went on."""
     set_back: list[SetBack] = field(default_factory=list)
     """Where Redis' clock went back, the first ones."""
     restated: int = 0
-    """Baseline events that told another story than the log: repairs."""
-    pruned: Pruned | None = None
-    """Where the log was cut."""
+    """Baseline events that differ from the log: repairs."""
+    pruned: LogCut | None = None
+    """The cut of the log, if it was pruned."""
     counts: dict[str, int] = field(default_factory=dict)
     """Violations by invariant, those not listed included."""
     violations: list[Violation] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    """Why something cannot be told."""
+    """Reasons why something is unknown."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LogVerdict:
         if self.violations:
-            return Verdict.VIOLATED
-        return Verdict.UNKNOWN if self.notes else Verdict.HOLDS
+            return LogVerdict.VIOLATED
+        return LogVerdict.UNKNOWN if self.notes else LogVerdict.HOLDS
 
     def add(self, violation: Violation) -> None:
         self.violations.append(violation)
@@ -91,7 +91,7 @@ class QueueResult:
 
     @property
     def says(self) -> str:
-        """How far it was checked, in one line."""
+        """The part of the log that was checked, in one line."""
         if self.epoch is None or self.at_ms is None:
             return f"{self.queue}: nothing mirrored yet"
         through = (
@@ -102,8 +102,8 @@ class QueueResult:
 
 
 @dataclass(slots=True)
-class Result:
-    """What was found about all of them."""
+class VerifyResult:
+    """The findings about all queues."""
 
     queues: dict[str, QueueResult] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -118,8 +118,8 @@ class Result:
         return [v for queue in self.queues.values() for v in queue.violations]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LogVerdict:
         found = {queue.verdict for queue in self.queues.values()}
-        if self.problems or Verdict.VIOLATED in found:
-            return Verdict.VIOLATED
-        return Verdict.UNKNOWN if Verdict.UNKNOWN in found or not found else Verdict.HOLDS
+        if self.problems or LogVerdict.VIOLATED in found:
+            return LogVerdict.VIOLATED
+        return LogVerdict.UNKNOWN if LogVerdict.UNKNOWN in found or not found else LogVerdict.HOLDS

@@ -87,7 +87,7 @@ class RowProof:
         queue: str,
         end: tuple[int, int],
         orphaned: Sequence[orphans.Range],
-        ends: Sequence[orphans.End],
+        ends: Sequence[orphans.LossEnd],
     ) -> None:
         """``end``: the last entry that will be fed."""
         self.database = database
@@ -266,7 +266,7 @@ def _differences(
 
 
 def _unlike(columns: Sequence[str], row: Row, made: Sequence[Any]) -> str:
-    """Which columns hold something else than the events make."""
+    """Return the columns whose values differ from those that the events make."""
     pairs = zip(columns, row, made, strict=True)
     found = [f"{name} is {is_!r}, by its events {by!r}" for name, is_, by in pairs if is_ != by]
     return ", ".join(found)

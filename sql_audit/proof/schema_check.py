@@ -95,7 +95,7 @@ class Relation(NamedTuple):
 
 
 def _on_postgresql(connection: Connection) -> Iterator[str]:
-    """What is not as the migration made it, in a transaction that sees the database as it is at one moment."""
+    """Yield the differences from the migration's schema, in a transaction that sees the database at one moment."""
     made = views("postgresql")
     names = [*metadata.tables, *made]
     found = {row.name: row for row in connection.execute(_TABLES, {"names": names})}
@@ -203,9 +203,9 @@ def _indexes(connection: Connection, tables: Sequence[Relation]) -> Iterator[str
 
 
 _BY_INDEX: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
-"""What is off while PostgreSQL counts by indexes."""
+"""The settings that are off while PostgreSQL counts by indexes."""
 _BY_TABLE: Final = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
-"""What is off while it counts by tables."""
+"""The settings that are off while it counts by tables."""
 
 
 def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
@@ -228,7 +228,7 @@ def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
 
 
 def _counts(connection: Connection, off: Sequence[str], statements: Sequence[str]) -> list[int]:
-    """What some statements count, while ways of reading are off."""
+    """Return the counts of some statements, while these settings are off."""
     _switch(connection, off, "off")
     asked = ", ".join(f"({statement})" for statement in statements)
     row = _ask(connection, f"SELECT {asked}").one()
@@ -304,7 +304,7 @@ def _finds_in(function: Any) -> bool:
 def _hidden(
     connection: Connection, tables: Sequence[Relation], relations: Sequence[Any]
 ) -> Iterator[str]:
-    """What makes a table show or take other rows than it has."""
+    """Yield the policies, rules and settings that make a table show or take other rows than it has."""
     for row in relations:
         if row.secured:
             yield f"{row.name} has row-level security"
@@ -348,8 +348,8 @@ Object = tuple[str, str]
 """Type and name."""
 
 
-def differences(database: Database) -> Iterator[str]:
-    """What is not as the migration made it. Raises sqlalchemy.exc.DBAPIError."""
+def schema_differences(database: Database) -> Iterator[str]:
+    """Yield the differences from the migration's schema. Raises sqlalchemy.exc.DBAPIError."""
     if database.dialect == "sqlite":
         yield from _on_sqlite(database)
     else:
@@ -361,7 +361,7 @@ def differences(database: Database) -> Iterator[str]:
 def _made_on_sqlite() -> dict[Object, str]:
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
-        ddl.create(connection)
+        ddl.create_schema(connection)
         made = {(row.type, row.name): row.sql for row in connection.execute(_OBJECTS)}
     engine.dispose()
     return made

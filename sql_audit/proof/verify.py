@@ -27,13 +27,13 @@ from sql_audit.proof.epoch_check import EpochProof
 from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.log import (
     LAST_PRUNE,
-    Log,
+    BatchedLog,
     beginnings,
     kept_rows,
     tables_by_queue,
 )
 from sql_audit.proof.replay.replay import Replay
-from sql_audit.proof.result import UNDER_WAY, Pruned, QueueResult, Result
+from sql_audit.proof.result import UNDER_WAY, LogCut, QueueResult, VerifyResult
 from sql_audit.proof.row_check import RowProof
 from sql_audit.store import claim_minutes, orphans
 from sql_audit.store.chain import found_text
@@ -44,7 +44,7 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.times import readable
 
 LOOKS: Final = 3
-"""How often a log is read again that was pruned, or of which Redis forgot something, while it was read."""
+"""How often a log is read again if it was pruned, or Redis lost entries of it, while it was read."""
 ROWS_NAMED: Final = 20
 """How many wrong rows are named; the others are counted."""
 
@@ -70,14 +70,14 @@ def verify(
     since_ms: int = 0,
     heads: Collection[str] = (),
     on_progress: Callable[[str, int, int], None] = lambda _queue, _done, _of: None,
-) -> Result:
+) -> VerifyResult:
     """Check the log of one queue, of several, or of all.
 
     ``since_ms``: violations of events before that time are not reported; they are replayed all the
-    same. ``heads``: heads of a chain that were kept elsewhere, each of which must be found.
-    ``on_progress`` is told the queue, the events checked and how many there are.
+    same. ``heads``: heads of chains that were kept elsewhere; each must be found.
+    ``on_progress`` is called with the queue, the number of events checked and the number of all.
     """
-    result = Result()
+    result = VerifyResult()
     missing = set(heads)
     with database.readers.connect() as connection:
         chain_id: str = connection.execute(CHAIN_ID).scalar_one()
@@ -89,7 +89,7 @@ def verify(
         asked = {queue, *others}
         names = [name for name in names if name in asked]
         without = {name: tables for name, tables in without.items() if name in asked}
-    for says in schema_check.differences(database):
+    for says in schema_check.schema_differences(database):
         result.problems.append(f"the schema is not as the migration made it: {says}")
     for name, tables in sorted(without.items()):
         says = (
@@ -166,7 +166,7 @@ class _Check:
 
     def run(self, on_progress: Callable[[int, int], None]) -> QueueResult:
         replay = self.replay
-        log = Log(self.database, self.queue)
+        log = BatchedLog(self.database, self.queue)
         if self.cut is not None:
             log.begin_behind(self._pass_cut(), self.cut.cut_batch)
         for batch, strays, events in log.batches(self.cursor.batch):
@@ -197,7 +197,7 @@ class _Check:
         self.rows.feed(events)
 
     def _check_epochs(self, connection: Connection) -> None:
-        """Whether mirror_epoch tells what the events show."""
+        """Report rows of mirror_epoch that the events do not show."""
         if self.conflicts:
             return  # Entries without an event were counted in the numbering.
         for at, at_ms, says in self.epochs.wrong(connection, self.cursor.batch):
@@ -215,7 +215,7 @@ class _Check:
         cut = self.cut
         at = OutboxId(cut.epoch, cut.seq)
         done = cut.kind == "done"
-        self.result.pruned = Pruned(*at, cut.cut_at_ms, cut.at_ms, cut.actor, cut.head, done)
+        self.result.pruned = LogCut(*at, cut.cut_at_ms, cut.at_ms, cut.actor, cut.head, done)
         digest = hashlib.sha256()
         for events in kept_rows(self.database, self.queue, at):
             digest.update(copy_text(events).encode())
@@ -269,7 +269,7 @@ class _Check:
         end = OutboxId(self.cursor.epoch or 0, self.cursor.seq or 0)
         for minute_ms, says in wrong:
             if self.replay.notes:
-                # What ended a claim may be among what the log does not know, and be told twice.
+                # The end of a claim may be among what the log does not know, and be counted twice.
                 self.replay.notes.append(Note(end, minute_ms, says))
                 continue
             found = "I8", self.queue, *end, 0, minute_ms, "claim_minute", None, None, None, says

@@ -1,8 +1,9 @@
 """Questions that people ask of the audit database.
 
-- ``history``, ``event_list``: a job's events, and reports; events as they are shown.
+- ``history``, ``event_list``: the events of a job or a queue, and watermarks; events as they are shown.
+- ``reports``, ``window``: what became of all jobs; of those that ended in a stretch of time.
+- ``moments``: a queue at one moment.
+- ``waits``, ``pauses``, ``occupancy``: what a job waited for; when it could not be claimed; how long a scope was full.
 - ``endings``: how jobs ended, for those who wait.
-- ``timeline``, ``occupancy``, ``pauses``, ``window``: a moment and a wait; how long a scope was full; when a job could
-  not be claimed; a stretch of time.
 - ``reader``: what metrics ask again and again.
 """

@@ -58,7 +58,7 @@ class LogEndings:
             if not self._checked:
                 migrate.check_current(self._database)
                 self._checked = True
-            # All at one moment: a job of which more is mirrored between two statements would seem to be gone.
+            # All at one moment: if events of a job were mirrored between two statements, it would seem to be gone.
             with self._database.snapshot() as connection:
                 return _read(connection, queue, jobs)
         except SQLAlchemyError as error:
@@ -145,11 +145,11 @@ def _succeeded(
 
 
 class _Told(NamedTuple):
-    """An event of a job; of no type if there is none."""
+    """An event of a job; without a type if the job has no event."""
 
     event: Event | None = None
     detail: Mapping[str, Any] = MappingProxyType({})
-    """What it carries."""
+    """The other fields of the event."""
     task: str | None = None
     """The job's, as it was then."""
 
@@ -175,7 +175,7 @@ def _last(
     return _Told(Event(row.type), read_json(row.detail, dict), row.task)
 
 
-def open_endings(url: str) -> LogEndings:
+def open_log_endings(url: str) -> LogEndings:
     """Return a reader of the database at ``url``, as rq_core asks for it. Nothing is asked yet.
 
     Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.model.job import place_in
 from rq_core.views.table import Found, ListView
-from sql_audit.queries.history import LoggedEvent, tail, under
+from sql_audit.queries.history import LoggedEvent, queue_tail, under
 from sql_audit.times import readable
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ VALUE_MAX: Final = 100
 
 
 def last_events(engine: Engine, queues: Iterable[str], lines: int) -> Found[LoggedEvent]:
-    """The last events of each of these queues, so many each, by when they happened."""
-    found = [event for queue in queues for event in tail(engine, queue, lines)]
+    """Return the last ``lines`` events of each of these queues, in the order in which they happened."""
+    found = [event for queue in queues for event in queue_tail(engine, queue, lines)]
     return Found(sorted(found, key=lambda event: (event.at_ms, event.queue, event.place)))
 
 

@@ -1,17 +1,16 @@
-"""Questions to the audit log. Each answer says how far the log goes: its watermarks.
+"""The events of jobs and queues, and how far the log of each queue goes: its watermark.
 
 engine = Database("audit.db").readers
-print(report(engine, queue="mail").tasks)
+for event in history(engine, "job-1"):
+    print(event.number, event.type)
 """
 
 # ruff: noqa: S608 - statements are joined from constants of this module; values are bound
 
 from __future__ import annotations
 
-import bisect
-import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
@@ -30,16 +29,10 @@ from sql_audit.times import readable
 _FIRST: Final = BEGINNINGS - {Event.RESTORED}
 """Events before which there are no others of a job; one that was restored has an earlier life."""
 
-SLOWEST: Final = 5
-"""How many of the slowest jobs a report names."""
-RATED_MS_MIN: Final = 1_000
-"""The shortest stretch of time of which a report says a rate: one job that ended within a millisecond is no 1,000 jobs
-per second."""
-
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a queue's log goes: every event up to this number is there, but for recorded gaps."""
+    """The end of a queue's log: SQL has every event up to this number, except in recorded gaps."""
 
     queue: str
     epoch: int | None
@@ -60,7 +53,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PrunedTo:
-    """Where a queue's log was cut by its last prune. What ended up to there may have been removed."""
+    """The cut of a queue's log by its last prune. Jobs that had ended by then may have been removed."""
 
     queue: str
     epoch: int
@@ -68,7 +61,7 @@ class PrunedTo:
     cut_at_ms: int
     """The time of the last event there."""
     at_ms: int
-    """When it was pruned."""
+    """The time of the prune (Unix ms)."""
     by: str
 
     @property
@@ -92,11 +85,11 @@ class LoggedEvent:
     job_id: str | None
     claim: int | None
     worker: str | None
-    """Who made the call: a worker, a producer or a person."""
+    """The maker of the call: a worker, a producer or an operator."""
     task: str | None
     detail: dict[str, Any]
     orphaned: bool = False
-    """Redis forgot it: it is no part of the history that went on. (Told by :func:`history`.)"""
+    """Whether Redis forgot it: it is no part of the history that went on. (Only :func:`history` sets this.)"""
 
     @property
     def number(self) -> str:
@@ -105,83 +98,8 @@ class LoggedEvent:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it stands in its queue's log."""
+        """Its place in the queue's log."""
         return self.epoch, self.seq, self.ordinal
-
-
-@dataclass(frozen=True, slots=True)
-class TaskReport:
-    """One task of one queue. Times are in ms, None where nothing was measured."""
-
-    queue: str
-    task: str | None
-    jobs: int
-    succeeded: int
-    claims: int
-    retries: int
-    lease_expired: int
-    """Claims whose lease expired."""
-    rolled_back: int
-    """Claims that were given back; no attempt was spent."""
-    dead: int
-    """Jobs that stopped for good, those pruned since included."""
-    cancelled: int
-    discarded: int
-    """Asked for and never accepted, since a scope was full; not among the jobs."""
-    waited_p50_ms: int | None
-    waited_p95_ms: int | None
-    ran_p50_ms: int | None
-    ran_p95_ms: int | None
-    throughput: float | None
-    """Jobs succeeded per second, from the first enqueue to the last success; of a window, from the first to the last
-    claim that ended in it. None if that is less than RATED_MS_MIN."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlowJob:
-    """One of the slowest claims that succeeded."""
-
-    queue: str
-    task: str | None
-    job_id: str
-    worker: str | None
-    ran_ms: int
-    waited_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What became of the jobs of one queue, or of all."""
-
-    tasks: list[TaskReport]
-    slowest: list[SlowJob]
-    watermarks: list[Watermark]
-    events: int = field(default=0)
-    """Events in the log of these queues."""
-
-    @property
-    def jobs(self) -> int:
-        return sum(task.jobs for task in self.tasks)
-
-    @property
-    def claims(self) -> int:
-        return sum(task.claims for task in self.tasks)
-
-    @property
-    def succeeded(self) -> int:
-        return sum(task.succeeded for task in self.tasks)
-
-    @property
-    def dead(self) -> int:
-        return sum(task.dead for task in self.tasks)
-
-    @property
-    def lease_expired(self) -> int:
-        return sum(task.lease_expired for task in self.tasks)
-
-    @property
-    def retries(self) -> int:
-        return sum(task.retries for task in self.tasks)
 
 
 def under(scopes: Any) -> str:
@@ -192,32 +110,30 @@ def under(scopes: Any) -> str:
             words.append(f"{scope} ≤ {limit[0]} per {limit[1] / 1000:g} s")
         else:
             cap = limit[0] if limit else None
-            words.append(f"{scope} ≤ {'any' if cap is None else cap}")
+            words.append(f"{scope} ≤ {cap if cap is not None else 'any'}")
     return ", ".join(words)
-
-
-_ByTask = dict[tuple[str, str | None], tuple[Any, ...]]
 
 
 # Statements.
 
-_QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
+OF_QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
+"""The condition of a statement about the queue that is given, or about all."""
 
 _WATERMARKS = text(
     "SELECT queue, epoch, seq, at_ms, events, gaps, quarantined FROM mirror_cursor "
-    f"WHERE {_QUEUE} ORDER BY queue"
+    f"WHERE {OF_QUEUE} ORDER BY queue"
 )
 
 _EVENT_COLUMNS = "queue, epoch, seq, ordinal, type, at_ms, job_id, claim, worker, task, detail"
 
 _PRUNED_TO = text(
     "SELECT queue, epoch, seq, cut_at_ms, at_ms, actor FROM mirror_prune p WHERE id = "
-    f"(SELECT MAX(id) FROM mirror_prune m WHERE m.queue = p.queue) AND {_QUEUE} ORDER BY queue"
+    f"(SELECT MAX(id) FROM mirror_prune m WHERE m.queue = p.queue) AND {OF_QUEUE} ORDER BY queue"
 )
 
 _HISTORY = text(
     f"SELECT {_EVENT_COLUMNS} "
-    f"FROM job_event WHERE job_id = :job_id AND {_QUEUE} ORDER BY queue, epoch, seq, ordinal"
+    f"FROM job_event WHERE job_id = :job_id AND {OF_QUEUE} ORDER BY queue, epoch, seq, ordinal"
 )
 
 BEFORE_ALL: Final = (-1, -1, -1)
@@ -234,86 +150,33 @@ _AFTER = text(
     "ORDER BY epoch, seq, ordinal LIMIT :limit"
 )
 
-_JOBS = text(
-    "SELECT queue, task, SUM(CASE WHEN state = 'discarded' THEN 0 ELSE 1 END) AS jobs, "
-    "SUM(CASE WHEN state = 'discarded' THEN 1 ELSE 0 END) AS discarded, "
-    "SUM(CASE WHEN state = 'succeeded' THEN 1 ELSE 0 END) AS succeeded, "
-    "SUM(CASE WHEN state IN ('dead', 'pruned') THEN 1 ELSE 0 END) AS dead, "
-    "SUM(CASE WHEN state = 'cancelled' THEN 1 ELSE 0 END) AS cancelled, "
-    "MIN(enqueued_at_ms) AS first_ms, "
-    "MAX(CASE WHEN state = 'succeeded' THEN finished_at_ms END) AS last_ms "
-    f"FROM job WHERE {_QUEUE} GROUP BY queue, task ORDER BY queue, task"
-)
-
-_CLAIMS = text(
-    "SELECT queue, task, COUNT(*) AS claims, "
-    "SUM(CASE WHEN outcome = 'retried' THEN 1 ELSE 0 END) AS retries, "
-    "SUM(CASE WHEN outcome = 'lease_expired' THEN 1 ELSE 0 END) AS lease_expired, "
-    "SUM(CASE WHEN outcome = 'rolled_back' THEN 1 ELSE 0 END) AS rolled_back "
-    f"FROM job_attempt WHERE {_QUEUE} GROUP BY queue, task"
-)
-
-
-def values_of(column: str, claims: str) -> Any:
-    """The statement that counts each value of a column of claims, per queue and task, the smallest first.
-
-    Values are far fewer than claims. ``claims`` is a table or a query with its condition.
-    """
-    return text(
-        f"SELECT queue, task, {column} AS ms, COUNT(*) AS claims FROM {claims} AND {column} IS NOT NULL "
-        f"GROUP BY queue, task, {column} ORDER BY queue, task, {column}"
-    )
-
-
-def percentiles(rows: Iterable[Iterable[Any]]) -> _ByTask:
-    """The 50th and the 95th percentile by nearest rank, per queue and task, of the rows of :func:`values_of`."""
-    found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
-    for queue, task, ms, claims in rows:
-        found.setdefault((queue, task), []).append((ms, claims))
-    return {
-        key: tuple(_at_rank(values, percent) for percent in (50, 95))
-        for key, values in found.items()
-    }
-
-
-def _at_rank(values: Sequence[tuple[int, int]], percent: int) -> int:
-    upto = list(itertools.accumulate(claims for _, claims in values))
-    rank = -(-upto[-1] * percent // 100)
-    return values[bisect.bisect_left(upto, rank)][0]
-
-
-_WAITED = values_of("waited_ms", f"job_attempt WHERE {_QUEUE}")
-_RAN = values_of("ran_ms", f"job_attempt WHERE {_QUEUE}")
-
-_SLOWEST = text(
-    "SELECT queue, task, job_id, worker, ran_ms, waited_ms FROM job_attempt "
-    f"WHERE outcome = 'succeeded' AND ran_ms IS NOT NULL AND {_QUEUE} "
-    "ORDER BY ran_ms DESC, job_id LIMIT :limit"
-)
-
-
 # Questions.
 
 
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
-    """How far the log of each queue goes."""
+    """Return the watermark of each queue, or of this one."""
     with engine.connect() as connection:
         return marks_of(connection, queue)
 
 
 def watermarks_of(engine: Engine, queues: Container[str]) -> list[Watermark]:
-    """How far the logs of these queues go."""
+    """Return the watermarks of these queues."""
     return [mark for mark in watermarks(engine) if mark.queue in queues]
 
 
 def marks_of(connection: Connection, queue: str | None) -> list[Watermark]:
-    """How far the log of each queue goes, or of this one."""
+    """Return the watermark of each queue, or of this one."""
     return [Watermark(*row) for row in connection.execute(_WATERMARKS, {"queue": queue})]
 
 
 def pruned_to(connection: Connection, queue: str | None = None) -> list[PrunedTo]:
-    """Where the log of each queue was cut, of those that were pruned."""
+    """Return the last cut of each queue that was pruned."""
     return [PrunedTo(*row) for row in connection.execute(_PRUNED_TO, {"queue": queue})]
+
+
+def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
+    """Return the last prune if it may have removed jobs that ended after a moment, or None."""
+    return next((cut for cut in pruned_to(connection, queue) if cut.cut_at_ms >= at_ms), None)
 
 
 def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
@@ -327,7 +190,7 @@ def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
 
 
 def unknown(connection: Connection, job_id: str, queue: str | None) -> HistoryUnknown:
-    """The error for a job of which the log says nothing: it was never there, or is no more."""
+    """Make the error for a job without events in the log: it never existed, or was pruned."""
     where = "" if queue is None else f" in queue {queue!r}"
     cuts = "; ".join(cut.says for cut in pruned_to(connection, queue))
     return HistoryUnknown(job_id=job_id, where=where, pruned=f". But {cuts}" if cuts else "")
@@ -340,7 +203,7 @@ def _event(row: Row[Any]) -> LoggedEvent:
 
 
 def history(engine: Engine, job_id: str, queue: str | None = None) -> list[LoggedEvent]:
-    """Every event of a job, oldest first. Raises HistoryUnknown if there is none."""
+    """Return every event of a job, oldest first. Raises HistoryUnknown if the log has no event of it."""
     with engine.connect() as connection:
         rows = connection.execute(_HISTORY, {"job_id": job_id, "queue": queue}).all()
         orphaned = {name: orphans.ranges(connection, name) for name in {row.queue for row in rows}}
@@ -352,8 +215,8 @@ def history(engine: Engine, job_id: str, queue: str | None = None) -> list[Logge
     ]
 
 
-def tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:
-    """The last events of a queue, oldest first."""
+def queue_tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:
+    """Return the last events of a queue, oldest first."""
     with engine.connect() as connection:
         rows = connection.execute(_TAIL, {"queue": queue, "limit": limit}).all()
     return [_event(row) for row in reversed(rows)]
@@ -362,7 +225,7 @@ def tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:
 def after(
     engine: Engine, queue: str, place: tuple[int, int, int], limit: int = 1000
 ) -> list[LoggedEvent]:
-    """The events of a queue that follow the one of that epoch, seq and ordinal, oldest first."""
+    """Return the events of a queue after the one with that epoch, seq and ordinal, oldest first."""
     epoch, seq, ordinal = place
     where = {"queue": queue, "epoch": epoch, "seq": seq, "ordinal": ordinal}
     with engine.connect() as connection:
@@ -372,8 +235,8 @@ def after(
 def follow(
     engine: Engine, queue: str | None, last: dict[str, tuple[int, int, int]]
 ) -> Iterator[list[LoggedEvent]]:
-    """What comes after the places in ``last``, by queue, for ever: again and again what is new, at most a thousand
-    events of each queue; also of queues that are new, from their beginning (of ``queue`` alone, if it is given).
+    """Yield the events after the places in ``last``, which are by queue, for ever: at each step the new ones, at most a
+    thousand of each queue. New queues are read from their beginning. With ``queue``, only this queue is read.
     """
     places = dict(last)
     while True:
@@ -386,53 +249,6 @@ def follow(
         yield fresh
 
 
-def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> Report:
-    """What became of the jobs, per queue and task. ``queue`` None: of all queues."""
-    of_queue = {"queue": queue}
-    with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":
-            # One moment for all the questions; SQLite's read transactions always see one.
-            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        marks = marks_of(connection, queue)
-        rows = connection.execute(_CLAIMS, of_queue).mappings()
-        claims = {(row["queue"], row["task"]): row for row in rows}
-        waited = percentiles(connection.execute(_WAITED, of_queue))
-        ran = percentiles(connection.execute(_RAN, of_queue))
-        tasks = [
-            task_report(
-                row["queue"], {**row, **claims.get((row["queue"], row["task"]), {})}, waited, ran
-            )
-            for row in connection.execute(_JOBS, of_queue).mappings()
-        ]
-        slow = [
-            SlowJob(*row) for row in connection.execute(_SLOWEST, {**of_queue, "limit": slowest})
-        ]
-    return Report(tasks, slow, marks, sum(mark.events for mark in marks))
-
-
-_COUNTS: Final = (
-    "jobs", "succeeded", "claims", "retries", "lease_expired", "rolled_back", "dead", "cancelled", "discarded",
-)  # fmt: skip
-"""What a report counts, in the order of TaskReport."""
-
-
-def task_report(queue: str, row: Mapping[Any, Any], waited: _ByTask, ran: _ByTask) -> TaskReport:
-    """The report of the task of a row that has its counts, 0 for those that it lacks."""
-    key = queue, row["task"]
-    times = (*waited.get(key, (None, None)), *ran.get(key, (None, None)))
-    counts = (int(row.get(name, 0)) for name in _COUNTS)
-    values: Sequence[Any] = (*key, *counts, *times, _throughput_of(row))
-    return TaskReport(*values)
-
-
-def _throughput_of(row: Mapping[Any, Any]) -> float | None:
-    """Successes per second between the two times of a row; None if there are none, or the stretch is too short."""
-    if not row["succeeded"] or row["first_ms"] is None or row["last_ms"] is None:
-        return None
-    stretch_ms = int(row["last_ms"] - row["first_ms"])
-    return None if stretch_ms < RATED_MS_MIN else float(row["succeeded"] * 1000 / stretch_ms)
-
-
 def audit_id(database: Database) -> str:
     """The random name of an audit database, under which queues are attached to it."""
     with database.readers.connect() as connection:
@@ -442,7 +258,7 @@ def audit_id(database: Database) -> str:
 def history_of(url: str, job_id: str, queue: str | None) -> list[LoggedEvent]:
     """A job's events, oldest first, from the database at ``url``, as handles ask for them; None: of all queues.
 
-    There are none while the mirror is behind the job, nor after a prune removed it: see :func:`unknown`. Raises
+    The list is empty while the mirror is behind the job, and after a prune removed it: see :func:`unknown`. Raises
     AuditError if the database does not answer, or has no log.
     """
     database = Database(url)

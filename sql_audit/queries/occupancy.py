@@ -1,13 +1,23 @@
-"""How long a scope was full, or a rate spent, by the claims that were under it. No I/O."""
+"""The time for which a scope was full, or a rate spent, by the claims under it. No I/O."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from rq_core.model.limits.scopes import is_rate
+from sql_audit.store.storable_text import read_json
+
+COUNTED_MAX: Final = 5_000
+"""Claims or jobs of one kind that a query looks at. If there are more, the answer says "at least"."""
+
+
+def read_scopes(kept: str | None) -> list[list[Any]]:
+    """The scopes that a claim counted in, and the limits that were in force."""
+    found = read_json(kept, list)
+    return [each for each in found if isinstance(each, list) and len(each) in (2, 4)]
 
 
 def limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:
@@ -21,7 +31,7 @@ def holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> bool
 
 
 def ms_spent(claims: Sequence[int], rate: Sequence[int], since_ms: int, until_ms: int) -> int:
-    """For how many ms of a time a rate was spent, by the claims that spent it (in order, with some from before).
+    """Return the ms of a time in which a rate was spent, by the claims that spent it (in order, with some from before).
 
     As scopes.lua reckons it: the generic cell rate algorithm."""
     most, window_ms, burst = rate
@@ -37,7 +47,7 @@ def ms_spent(claims: Sequence[int], rate: Sequence[int], since_ms: int, until_ms
 
 
 def ms_full(held: Sequence[tuple[int, int | None]], cap: int, since_ms: int, until_ms: int) -> int:
-    """For how many ms of a time at least ``cap`` held."""
+    """Return the ms of a time in which at least ``cap`` claims held a scope."""
     changes = []
     for begin, end in held:
         changes.append((max(begin, since_ms), 1))

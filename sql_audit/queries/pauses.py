@@ -1,4 +1,5 @@
-"""When a job could not run although no cap held it back: it was scheduled, or a lost worker still had its claim."""
+"""The times in which no worker could claim a job although no cap held it back: it was scheduled, or a lost worker still
+had its claim."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from sql_audit.queries.history import LoggedEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class JobPause:
     """One stretch of time in which no worker could claim the job."""
 
     since_ms: int
@@ -35,7 +36,7 @@ _GIVEN_BACK: Final = {
 }
 
 
-def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[Pause]:
+def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]:
     """Find the pauses in a job's events, which come in order. ``last_ms``: when the queue's last event happened.
 
     A delay ends when the job is due: from then on it waits for a worker.
@@ -47,12 +48,12 @@ def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[Pause]:
             claimed = event
         elif event.type == Event.LEASE_EXPIRED and claimed is not None:
             why = f"claim {claimed.claim} by {claimed.worker} was in force: its worker was lost, and the lease ran out"
-            yield Pause(claimed.at_ms, event.at_ms, why)
+            yield JobPause(claimed.at_ms, event.at_ms, why)
         elif (due_ms := event.detail.get("due_ms")) is not None:
             goes_on = at + 1 == len(events)
             until_ms = min(due_ms, last_ms if goes_on else events[at + 1].at_ms)
             if until_ms > event.at_ms or goes_on:
-                yield Pause(
+                yield JobPause(
                     event.at_ms, None if goes_on and due_ms > last_ms else until_ms, _why(event)
                 )
 

@@ -1,4 +1,4 @@
-"""What metrics and viewers ask of the log, again and again: how far it goes, and how many claims ended how.
+"""The numbers that metrics and viewers read from the log again and again: watermarks, and claims by outcome.
 
 Each look costs a few statements on small tables and the last minutes of ``claim_minute``. That table is summed once
 and then only read where it can still grow; it is summed again when history was changed, and every few hours.
@@ -30,7 +30,7 @@ from sql_audit.store.log_queues import mirrored
 from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 SETTLED_MS: Final = 10 * MINUTE_MS
-"""How long before the last mirrored event a minute lies that grows no more, unless a clock was set back further."""
+"""The distance from the last mirrored event at which a minute grows no more, unless a clock was set back further."""
 SUM_AGAIN_S: Final = 6 * 3_600.0
 """Seconds after which all minutes are summed again, for a clock that was."""
 
@@ -82,7 +82,7 @@ class _Counted:
     tail: dict[Key, Sums] = field(default_factory=dict)
 
 
-class LogReader:
+class MetricsReader:
     """Reads one audit database. Threads may share it."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -92,27 +92,28 @@ class LogReader:
         self._lock = threading.Lock()
         self._checked = False
         self._history: object = None
-        """What all sums were made of: the last loss and the last epoch."""
+        """The last loss and the last epoch when the sums were made."""
         self._sum_at = 0.0
         self._counted: dict[str, _Counted] = {}
-        """By queue."""
+        """Queue → its claims as they were counted."""
         self._forgotten: dict[Key, Sums] = {}
         self._shown: dict[Key, Sums] = {}
         self._lifted: dict[Key, Sums] = {}
-        """What is added to the sums so that none falls: what they lost since this reader was made."""
+        """Amounts that are added to the sums so that none falls: the claims that losses removed since this reader was
+        made."""
 
     def mirrored(self, client: Client) -> list[str]:
-        """Return the queues of which the log is to go on that come from this client's Redis. Raises as ``look`` does,
+        """Return the queues of this client's Redis whose log must go on. Raises as ``look`` does,
         and SourceDiffers if the log has those of another Redis."""
 
         def ask(connection: Connection) -> list[str]:
-            source_registry.check(Outbox(client), self._database)
+            source_registry.check_source(Outbox(client), self._database)
             return mirrored(connection, client.prefix)
 
         return self._ask(ask)
 
     def look(self) -> LogOverview:
-        """How the log stands. Raises AuditError if the database does not answer, or has another schema."""
+        """Return the state of the log. Raises AuditError if the database does not answer, or has another schema."""
         return self._ask(self._read)
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
@@ -246,9 +247,9 @@ def _added(sums: Mapping[Key, Sums], *more: Iterable[tuple[Key, Sums]]) -> dict[
     return total
 
 
-def open_reader(url: str) -> LogReader:
+def open_metrics_reader(url: str) -> MetricsReader:
     """Return a reader of the database at ``url``, as rq_core asks for it. Nothing is asked yet.
 
     Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """
-    return LogReader(url)
+    return MetricsReader(url)

@@ -1,6 +1,6 @@
-"""What became of the jobs within a stretch of time: the report of the claims that ended in it.
+"""The report of a stretch of time: the claims that ended in it, and the jobs that were cancelled or discarded in it.
 
-It reads by index what ended then, however long the log is (:mod:`sql_audit.store.schema.duration_classes`).
+It reads them by index, however long the log is (:mod:`sql_audit.store.schema.duration_classes`).
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -11,8 +11,16 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, text
 
-from sql_audit.queries import history
-from sql_audit.queries.history import SLOWEST, Report, SlowJob, TaskReport
+from sql_audit.queries.history import marks_of
+from sql_audit.queries.reports import (
+    SLOWEST,
+    Report,
+    SlowJob,
+    TaskReport,
+    percentiles,
+    task_report,
+    values_of,
+)
 from sql_audit.store.schema.duration_classes import RAN, SPANS_MS
 
 END_OF_TIME_MS: Final = 2**62
@@ -59,15 +67,15 @@ _TASKS: Final = text(
 )
 
 
-_WAITED: Final = history.values_of("waited_ms", f"({_ENDED}) AS ended WHERE TRUE")
-_RAN: Final = history.values_of("ran_ms", f"({_ENDED}) AS ended WHERE TRUE")
+_WAITED: Final = values_of("waited_ms", f"({_ENDED}) AS ended WHERE TRUE")
+_RAN: Final = values_of("ran_ms", f"({_ENDED}) AS ended WHERE TRUE")
 _SLOWEST: Final = text(
     f"SELECT queue, task, job_id, worker, ran_ms, waited_ms FROM ({_ENDED}) AS ended "
     "WHERE outcome = 'succeeded' AND ran_ms IS NOT NULL ORDER BY ran_ms DESC, job_id LIMIT :limit"
 )
 
 
-def report(
+def report_within(
     engine: Engine,
     queue: str | None = None,
     slowest: int = SLOWEST,
@@ -75,9 +83,10 @@ def report(
     since_ms: int = 0,
     until_ms: int = END_OF_TIME_MS,
 ) -> Report:
-    """What ended from ``since_ms`` on and before ``until_ms`` (Unix ms), per queue and task. ``queue`` None: of all.
+    """Report the claims and jobs that ended from ``since_ms`` on and before ``until_ms`` (Unix ms), per queue and task.
+    ``queue`` None: of all.
 
-    ``jobs`` are those that ended, or of which a claim ended, then; ``events`` is left at 0.
+    ``jobs`` counts the jobs that ended then, or had a claim that ended then; ``events`` is left at 0.
     """
     tasks: list[TaskReport] = []
     slow: list[SlowJob] = []
@@ -85,7 +94,7 @@ def report(
         if engine.dialect.name == "postgresql":
             # One moment for all the questions; SQLite's read transactions always see one.
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        marks = history.marks_of(connection, queue)
+        marks = marks_of(connection, queue)
         for mark in marks:
             of = {"queue": mark.queue, "since": since_ms, "until": until_ms}
             tasks += _tasks(connection, of)
@@ -96,9 +105,9 @@ def report(
 
 
 def _tasks(connection: Connection, of: dict[str, Any]) -> list[TaskReport]:
-    waited = history.percentiles(connection.execute(_WAITED, of))
-    ran = history.percentiles(connection.execute(_RAN, of))
+    waited = percentiles(connection.execute(_WAITED, of))
+    ran = percentiles(connection.execute(_RAN, of))
     return [
-        history.task_report(of["queue"], row, waited, ran)
+        task_report(of["queue"], row, waited, ran)
         for row in connection.execute(_TASKS, of).mappings()
     ]

@@ -13,13 +13,13 @@ from sql_audit.store.connection.copy import copy_text
 from sql_audit.store.schema.tables import mirror_epoch, mirror_loss, mirror_prune, quarantine
 
 FOUND: Final = (mirror_epoch, mirror_loss, quarantine, mirror_prune)
-"""The tables of what a batch says besides its events: what the mirror found out, or what a prune did."""
+"""The other tables with rows of a batch: the findings of the mirror, and the records of prunes."""
 
 NOTHING_FOUND: Final = hashlib.sha256(b"").hexdigest()
 
 
 class Link(NamedTuple):
-    """What a batch's head is made of: the columns of its row of mirror_batch."""
+    """The values that a batch's head is a hash of: the columns of its row of mirror_batch."""
 
     prev: str
     queue: str
@@ -49,7 +49,7 @@ class Link(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Link:
-        """What a row of mirror_batch says, but for its head."""
+        """Make the link of a row of mirror_batch."""
         facts: dict[str, Any] = {
             name: OutboxId(row[f"{name}_epoch"], row[f"{name}_seq"]) for name in ("first", "last")
         }
@@ -71,8 +71,8 @@ def rows_digest(text: str) -> str:
 
 
 def found_text(connection: Connection, queue: str, batches: range) -> Iterator[str]:
-    """What some batches found out, as PostgreSQL's COPY writes it: their rows of the tables in FOUND, table by table in
-    the order of their ids, which are left out."""
+    """Yield the findings of some batches, as PostgreSQL's COPY writes them: their rows of the tables in FOUND, table by
+    table in the order of their ids, which are left out."""
     for table in FOUND:
         columns = [column for column in table.columns if column.name != "id"]
         rows = connection.execute(

@@ -1,7 +1,8 @@
 """Claims counted by the minute in which they ended: ``claim_minute``.
 
-Questions about all claims, such as how many of which task succeeded when, would otherwise read them all. A batch
-counts what it ends in its own transaction; what changes claims in another way counts those minutes again.
+Questions about all claims, such as how many claims of a task succeeded each minute, would otherwise read them all. A
+batch counts the claims that it ends in its own transaction; a change of claims in another way counts those minutes
+again.
 """
 
 # ruff: noqa: S608 - statements are joined from names of this module
@@ -38,7 +39,7 @@ _SUMS: Final = ("claims", "waited_ms", "waited_max_ms", "ran_ms", "ran_max_ms")
 
 
 def _differing() -> str:
-    told = ", ".join(f"{name} AS told_{name}, 0 AS is_{name}" for name in _SUMS)
+    stored = ", ".join(f"{name} AS told_{name}, 0 AS is_{name}" for name in _SUMS)
     made = ", ".join(
         f"0 AS told_{name}, {expression} AS is_{name}"
         for name, expression in zip(
@@ -61,7 +62,7 @@ def _differing() -> str:
     fewer = " OR ".join(f"told_{name} < is_{name}" for name in _SUMS)
     return (
         f"SELECT {_KEY}, told_claims, is_claims FROM (SELECT {_KEY}, {both} FROM ("
-        f"SELECT {_KEY}, {told} FROM claim_minute WHERE queue = :queue AND minute_ms >= :since "
+        f"SELECT {_KEY}, {stored} FROM claim_minute WHERE queue = :queue AND minute_ms >= :since "
         "UNION ALL SELECT outcome, ended_at_ms - ended_at_ms % 60000, COALESCE(task, ''), "
         f"COALESCE(worker, ''), COALESCE(error_type, ''), {made} FROM job_attempt "
         "WHERE queue = :queue AND outcome IS NOT NULL AND ended_at_ms >= :since "
@@ -77,7 +78,7 @@ Row = tuple[str, int, str, str, str, str, int, int, int, int, int]
 """A row of claim_minute: its key of six, how many, and the waits and runs: sum and longest of each."""
 
 
-def counted(attempts: Iterable[Attempt]) -> list[Row]:
+def minute_rows(attempts: Iterable[Attempt]) -> list[Row]:
     """The claims of a batch that have ended, counted."""
     found: dict[tuple[str, int, str, str, str, str], list[int]] = {}
     for attempt in attempts:

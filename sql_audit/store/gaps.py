@@ -1,7 +1,7 @@
-"""Where a queue's log has a gap: what happened to a job there, SQL was never told.
+"""The gaps of a queue's log: SQL lacks the events in a gap.
 
-A job of which nothing was told since may have ended in the gap. Only the baseline that Redis sends after it makes known
-again which jobs there are.
+A job without an event since then may have ended in the gap. Only the baseline that Redis sends after it shows again
+which jobs are alive.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -70,7 +70,7 @@ def unasked_gap(connection: Connection, queue: str) -> Gap | None:
     return None if begun is not None and OutboxId(begun, 0) >= gap.at else gap
 
 
-def since(found: list[Gap], last: OutboxId) -> Gap | None:
+def first_gap_after(found: list[Gap], last: OutboxId) -> Gap | None:
     """The first gap behind a job's last event."""
     return next((gap for gap in found if gap.at > last), None)
 

@@ -25,7 +25,7 @@ ROLES: Final = {
 _CHANGED: Final = ("job", "job_attempt", "claim_minute", "mirror_cursor", audit_meta.name)
 _OF_OTHERS: Final = frozenset({"mirror_proof", "mirror_prune"})
 _DELETED: Final = ("job", "job_attempt", "claim_minute")
-"""What the mirror folds or counts again after a loss."""
+"""The tables whose rows the mirror folds or counts again after a loss."""
 
 
 def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[str]:

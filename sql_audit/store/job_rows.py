@@ -1,7 +1,7 @@
 """One row of ``job`` and one of ``job_attempt``, while a fold works on them.
 
 Each *is* its row: a list in the order of the table's columns, so that nothing has to be gathered when it is written.
-Its columns have names besides. Where every event passes, the place of a column is quicker than its name.
+Its columns also have names. In code that every event runs, the place of a column is quicker than its name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ERROR_MESSAGE_MAX: Final = 2_000
 """Characters of an error's type and message in ``job`` and ``job_attempt``; the event keeps all of it."""
 
 
-class Job(list[Any]):
+class JobRow(list[Any]):
     """One row of ``job``."""
 
     __slots__ = ()
@@ -35,8 +35,8 @@ class Job(list[Any]):
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     @classmethod
-    def new(cls, queue: str, job_id: str) -> Job:
-        """The row of a job of which nothing was told yet."""
+    def new(cls, queue: str, job_id: str) -> JobRow:
+        """Make the row of a job without an event."""
         job = cls([None] * len(JOB_COLUMNS))
         job.job_id, job.queue, job.state, job.complete = job_id, queue, GONE, 0
         job.claims = job.failures = job.losses = job.unknown = 0
@@ -66,8 +66,8 @@ class Attempt(list[Any]):
     scopes: str | None
 
     @classmethod
-    def new(cls, job: Job, fence: str, claim: int | None) -> Attempt:
-        """The row of a job's claim of which nothing else is known."""
+    def new(cls, job: JobRow, fence: str, claim: int | None) -> Attempt:
+        """Make the row of a job's claim. Its times, its worker and its outcome are not known yet."""
         attempt = cls([None] * len(ATTEMPT_COLUMNS))
         attempt.job_id, attempt.queue, attempt.task = job.job_id, job.queue, job.task
         attempt.fence, attempt.claim = fence, claim
@@ -82,7 +82,7 @@ def _column(place: int) -> property:
     return property(read, put)
 
 
-for _of, _names in ((Job, JOB_COLUMNS), (Attempt, ATTEMPT_COLUMNS)):
+for _of, _names in ((JobRow, JOB_COLUMNS), (Attempt, ATTEMPT_COLUMNS)):
     for _place, _name in enumerate(_names):
         setattr(_of, _name, _column(_place))
 

@@ -1,8 +1,8 @@
 """The queues of a log: where each comes from, and for which it goes on, whether Redis still has them or not.
 
-A Redis that lost everything lists no queue, and the loss would not be told: so the queues that are mirrored are those
-of Redis and those of SQL. Not among them are queues that were deleted, or whose log was switched off (`rq-core audit
-off`): the event that says so is in the last batch, since no mirror goes on behind it.
+A Redis that lost everything lists no queue, and the loss would not be recorded: so the queues that are mirrored are
+those of Redis and those of SQL. Not among them are queues that were deleted, or whose log was switched off (`rq-core
+audit off`): the event that says so is in the last batch, since no mirror goes on behind it.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -40,7 +40,7 @@ _TYPE_AT: Final = text(
 
 
 class Origin(NamedTuple):
-    """Where SQL has a queue from."""
+    """The source of a queue, by SQL."""
 
     prefix: str | None
     """None: from nowhere, since the database is a fork."""
@@ -66,7 +66,7 @@ def origins(connection: Connection, queue: str | None = None) -> dict[str, Origi
 
 
 def mirrored(connection: Connection, prefix: str) -> list[str]:
-    """Return the queues of a prefix of which the log is to go on, by name."""
+    """Return the queues of a prefix whose log must go on, by name."""
     found = origins(connection)
     return [name for name, each in found.items() if each.goes_on and each.prefix == prefix]
 

@@ -80,8 +80,8 @@ def found(connection: Connection) -> str | None:
     return revision
 
 
-def upgrade(url: str | Database) -> str:
-    """Bring a database to this release's schema, and create it if there is none. Returns the version
+def upgrade_schema(url: str | Database) -> str:
+    """Bring a database to this release's schema, and create it if the database is empty. Returns the version
     that it has now.
 
     Raises AuditUnavailable, AuditRefused, SchemaAhead or SchemaForeign.
@@ -110,7 +110,7 @@ def upgrade(url: str | Database) -> str:
     return needed()
 
 
-def check(database: Database) -> None:
+def check_tables(database: Database) -> None:
     """Have alembic compare a database that is at this release's schema with ``tables``, as
     ``alembic check`` does: columns and their types, indexes, foreign keys.
 
@@ -168,7 +168,7 @@ def _refuse_unseen(database: Database) -> None:
         raise SchemaUnseen(url=database.url, schema=row.nspname, role=row.role)
 
 
-def ensure(database: Database) -> None:
+def ensure_schema(database: Database) -> None:
     """Create the schema in a database that has none; check it in one that has. For the mirror.
 
     Raises as :func:`check_current` does, but for AuditEmpty.
@@ -176,4 +176,4 @@ def ensure(database: Database) -> None:
     try:
         check_current(database)
     except AuditEmpty:
-        upgrade(database)
+        upgrade_schema(database)

@@ -1,6 +1,9 @@
-"""What ``mirror_loss`` says of the log: which events are orphaned (SQL has them, and they are no part of the history
-that Redis went on with), and what all live jobs met that no event of theirs says.
+"""The rows of ``mirror_loss``: the ranges of orphaned events, and the ends of jobs that have no event.
+
+An orphaned event is in SQL, but not in the history that Redis went on with.
 """
+
+# ruff: noqa: S608 - statements are joined from constants; values are bound
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from sql_audit.store.schema.tables import GONE, LOST
 
 _RANGES: Final = text(
     "SELECT after_epoch, after_seq, before_epoch, events FROM orphaned_range WHERE queue = :queue "
-    # A made-up row may lack them; that it was made up says its batch.
+    # A forged row may lack them. Its batch shows that it is forged.
     "AND after_epoch IS NOT NULL AND after_seq IS NOT NULL ORDER BY before_epoch"
 )
 _PASSED: Final = text("SELECT epoch, passed FROM mirror_loss WHERE queue = :queue AND passed > 0")
@@ -23,6 +26,13 @@ _ENDS: Final = text(
     "SELECT kind, epoch, upto_epoch, upto_seq, at_ms FROM mirror_loss "
     "WHERE queue = :queue AND kind <> 'orphaned' ORDER BY id"
 )
+
+LOST_AT: Final = (
+    "(SELECT MIN(l.at_ms) FROM mirror_loss l WHERE l.queue = j.queue AND l.epoch > j.last_epoch AND "
+    f"(j.state = '{GONE}' AND l.kind = 'restated' OR j.state = '{LOST}' AND (l.kind = 'forgotten' OR "
+    "l.kind = 'orphaned' AND (j.last_epoch, j.last_seq) > (l.after_epoch, l.after_seq))))"
+)
+"""The time at which Redis forgot a job ``j`` that is lost or gone, by Redis' clock."""
 
 
 class Range(NamedTuple):
@@ -37,39 +47,39 @@ class Range(NamedTuple):
 
 
 def ranges(connection: Connection, queue: str) -> list[Range]:
-    """What is orphaned of a queue's events, oldest first."""
+    """Return the ranges of a queue's orphaned entries, oldest first."""
     return [
         Range(OutboxId(row.after_epoch, row.after_seq), OutboxId(row.before_epoch, 0), row.events)
         for row in connection.execute(_RANGES, {"queue": queue})
     ]
 
 
-class End(NamedTuple):
-    """An end that all live jobs met of which nothing was told since ``epoch`` began."""
+class LossEnd(NamedTuple):
+    """The end that a loss put to all live jobs without an event since ``epoch`` began."""
 
     at: OutboxId
-    """Before what follows this entry."""
+    """The last entry before the end."""
     epoch: int
     state: str
     at_ms: int
 
 
-def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[End]:
-    """The ends that all live jobs of a queue met, oldest first."""
+def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[LossEnd]:
+    """Return the ends that losses put to live jobs of a queue, oldest first."""
     found = []
     for row in connection.execute(_ENDS, {"queue": queue}):
         began = OutboxId(row.epoch, 0)
         if row.kind == "forgotten":
-            end = End(began, row.epoch, LOST, row.at_ms)
+            end = LossEnd(began, row.epoch, LOST, row.at_ms)
         else:
-            end = End(OutboxId(row.upto_epoch, row.upto_seq), row.epoch, GONE, row.at_ms)
+            end = LossEnd(OutboxId(row.upto_epoch, row.upto_seq), row.epoch, GONE, row.at_ms)
         if not in_any(began, orphaned) and not in_any(end.at, orphaned):
             found.append(end)
     return found
 
 
 def passed(connection: Connection, queue: str) -> dict[int, int]:
-    """How many entries before the beginning of an epoch could not be mirrored, by epoch."""
+    """Return by epoch the number of entries before its beginning that could not be mirrored."""
     rows = connection.execute(_PASSED, {"queue": queue})
     return {row.epoch: row.passed for row in rows}
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from sql_audit.store.connection.database import Database
-from sql_audit.store.connection.driver_errors import describe
+from sql_audit.store.connection.driver_errors import describe_error
 from sql_audit.store.schema.triggers import refuse_truncate
 
 AHEAD: Final = 2
@@ -29,7 +29,7 @@ MOVED_MAX: Final = 200_000
 """Most rows of the default partition that a mirror moves; the log cannot be read for these seconds."""
 
 CHECK_VIOLATION: Final = "23514"
-"""The default partition has events of the month that is to be made."""
+"""The default partition has events of the month whose partition is being created."""
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 _NOT_FOR_LONG: Final = text("SET LOCAL lock_timeout = '2s'")
@@ -88,7 +88,7 @@ def partitions(connection: Connection) -> list[Month]:
     return sorted(month for name in names if (month := Month.of_table(name)) is not None)
 
 
-def create(connection: Connection, month: Month) -> None:
+def create_partition(connection: Connection, month: Month) -> None:
     """Give a month its partition."""
     connection.execute(
         text(f"CREATE TABLE {month.table} PARTITION OF job_event FOR VALUES {month.bounds}")
@@ -97,7 +97,7 @@ def create(connection: Connection, month: Month) -> None:
 
 
 class Ahead(NamedTuple):
-    """What came of making months ahead."""
+    """The result of creating future partitions."""
 
     made: list[Month]
     left: dict[Month, str]
@@ -151,7 +151,7 @@ def _make(database: Database, month: Month, moved_max: int | None) -> None:
         connection.execute(_NOT_FOR_LONG)
         try:
             with connection.begin_nested():
-                create(connection, month)
+                create_partition(connection, month)
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) != CHECK_VIOLATION:
                 raise
@@ -173,13 +173,13 @@ def _move(connection: Connection, month: Month, moved_max: int | None) -> None:
     connection.execute(text("ALTER TABLE job_event_default RENAME TO job_event_moved"))
     connection.execute(text("CREATE TABLE job_event_default PARTITION OF job_event DEFAULT"))
     connection.execute(text(refuse_truncate("job_event_default")))
-    create(connection, month)
+    create_partition(connection, month)
     connection.execute(text("INSERT INTO job_event SELECT * FROM job_event_moved"))
     connection.execute(text("DROP TABLE job_event_moved"))
 
 
 def _told(error: DBAPIError) -> str:
-    says = describe(error)
+    says = describe_error(error)
     if getattr(error.orig, "sqlstate", None) == INSUFFICIENT_PRIVILEGE:
         return f"{says}: let the owner of the tables run `rq-core audit migrate` each month"
     return says

@@ -1,4 +1,4 @@
-"""What the log says of a job that Redis lacks: whether it is lost, and whether it can be put back."""
+"""Whether a job that Redis lacks is lost, and whether it can be put back: by the events of the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.model.table.machine import Event, State
 from rq_core.protocol.calls.audit import PUT_BACK, Restoration, put_back
 from sql_audit.mirror.projection import rebuild
 from sql_audit.store import orphans
-from sql_audit.store.job_rows import EventRow, Job
+from sql_audit.store.job_rows import EventRow, JobRow
 from sql_audit.upkeep.windows import forgotten
 
 
@@ -31,38 +31,38 @@ class LostJob:
     ran_on: bool
     """A worker went on with it and was refused when it reported how that ended."""
     uncertain: str | None
-    """Where its end may lie unseen; None: it is known to be lost."""
+    """The place where it may have ended without an event in SQL; None: it is known to be lost."""
     over: str | None
-    """Why it need not run again; None: it has to."""
+    """The reason why it need not run again; None: it has to."""
     unknown: str | None
-    """Why it cannot be put back; None: it can."""
+    """The reason why it cannot be put back; None: it can."""
 
 
 @dataclass(slots=True)
-class Told:
-    """What the events of a job say besides where they leave it."""
+class JobLog:
+    """The facts in a job's events that its row does not have."""
 
     specs: dict[str, str] = field(default_factory=dict)
     """The job's JSON by the digest of its arguments: an id may have been used twice."""
     fence: str | None = None
     """Its last claim."""
     refused: str | None = None
-    """What the worker that had that claim presented, when Redis had lost the job."""
+    """The outcome that the worker of that claim reported, when Redis had lost the job."""
     end: tuple[str, OutboxId] | None = None
-    """What ended it in what Redis forgot."""
+    """The event that ended it, and its entry, if Redis forgot the end."""
     end_ms: int | None = None
-    """When that was (Unix ms)."""
+    """The time of that end (Unix ms)."""
 
 
-def tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, Told]:
+def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, JobLog]:
     """Read the events of some jobs, in order."""
-    told: dict[str, Told] = {}
+    told: dict[str, JobLog] = {}
     for row in rows:
         intake = rebuild.intake_of(row)
         if intake is None:
             continue
         event_type, job_id = str(intake.event), str(row[6])
-        job = told.setdefault(job_id, Told())
+        job = told.setdefault(job_id, JobLog())
         facts = {name: column[0] for name, column in intake.columns.items()}
         if event_type in REVIVALS:
             job.fence = job.refused = job.end = None
@@ -80,10 +80,11 @@ def tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[st
     return told
 
 
-def judge(
-    job: Job, told: Told, was: str | None, uncertain: str | None, *, missing: bool
+def judge_lost(
+    job: JobRow, told: JobLog, was: str | None, uncertain: str | None, *, missing: bool
 ) -> tuple[LostJob, Restoration | None]:
-    """Whether a job is put back, and how; if it had ended, and its id is remembered, what makes Redis remember that."""
+    """Decide whether a job is put back. Returns also the restoration: of the job, or of its id if it had ended and
+    Redis must remember the id."""
     finished = None if told.end is None else told.end[0]
     spec = told.specs.get(job.digest or "")
     over = unknown = None

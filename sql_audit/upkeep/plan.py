@@ -1,4 +1,4 @@
-"""What a prune would remove: how long jobs are kept, and up to where each queue's log can be cut.
+"""The plan of a prune: how long jobs are kept, and up to which entry each queue's log can be cut.
 
 plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)
 """
@@ -25,8 +25,8 @@ OUTCOMES: Final = {
     for state in JOB_STATES
     if state not in {str(live) for live in State}
 }
-"""What may be kept for a time of its own, and the state of such jobs. A dead job that Redis still
-has is alive: it may be put back."""
+"""Outcomes that may be kept for a time of their own → the state of such jobs. A dead job that Redis still has is alive:
+it may be put back."""
 
 _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch FROM mirror_cursor "
@@ -52,7 +52,7 @@ _ENDED: Final = "COALESCE(j.finished_at_ms, j.since_ms, 0)"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How long finished jobs are kept, in ms; ``keep`` by outcome (see OUTCOMES)."""
+    """The times for which finished jobs are kept, in ms; ``keep`` by outcome (see OUTCOMES)."""
 
     older_than_ms: int
     keep: Mapping[str, int] = field(default_factory=dict)
@@ -70,7 +70,8 @@ class Rules:
 
 
 class Cut(NamedTuple):
-    """Up to where a queue's log is to be pruned, and what may leave."""
+    """The cut of a queue's log: the last entry up to which a prune removes jobs, and by state the time before which
+    they ended."""
 
     queue: str
     at: OutboxId
@@ -80,7 +81,7 @@ class Cut(NamedTuple):
     through_entries: int
     through_events: int
     ended_before: dict[str, int]
-    """By the state of a job: it leaves if it ended before that, in Unix ms."""
+    """A job's state → the time (Unix ms); jobs that ended before it leave."""
     rules: str
 
     @property
@@ -101,7 +102,7 @@ class Cut(NamedTuple):
 
 
 def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = None) -> list[Cut]:
-    """Where each queue's log is to be cut. Queues in which nothing is old enough are left out."""
+    """Return the cut of each queue's log. Queues without a job that is old enough are left out."""
     with database.readers.connect() as connection:
         cursors = connection.execute(_CURSORS, {"queue": queue}).all()
         cuts = [_cut(connection, cursor, rules, now_ms) for cursor in cursors]
@@ -156,7 +157,7 @@ def _last_batch_before(
 
 
 def count(connection: Connection, cut: Cut) -> int:
-    """How many jobs would leave."""
+    """Return the number of jobs that would leave."""
     condition, values = cut.removable
     statement = text(f"SELECT COUNT(*) FROM job j WHERE {condition}")
     return int(connection.execute(statement, values).scalar_one())

@@ -2,7 +2,7 @@
 
 Whole jobs leave: all events, claims and the row of a job that Redis no longer has and that ended
 longer ago than is kept for its outcome. What concerns the queue itself stays. So what is left up to
-the *cut*, the end of a batch, still tells what every job alive there is and holds, and verify begins
+the *cut*, the end of a batch, still has every live job and the scopes that it holds, and verify begins
 behind the cut with the chain's head that the prune recorded; it proves everything from there on, and
 that what was left is what the prune left.
 
@@ -50,13 +50,13 @@ BATCHES_AT_ONCE: Final = 5_000
 PAUSE_S: Final = 0.3
 """The longest pause between two transactions, in which the mirror gets its turn."""
 Progress = Callable[[str, int, int], None]
-"""What is told the queue, the events checked and how many there are."""
+"""A function that is called with the queue, the number of events checked and the number of all."""
 _LOCK: Final = text("SELECT queue FROM mirror_cursor WHERE queue = :queue FOR UPDATE")
 
 
 @dataclass(slots=True)
-class Pruned:
-    """What a prune removed from one queue."""
+class PruneResult:
+    """The jobs that a prune removed from one queue."""
 
     queue: str
     cut: str
@@ -72,8 +72,8 @@ class Pruned:
 def refuse_unproven(
     database: Database, cuts: Sequence[Cut], *, accept_unknown: bool, on_progress: Progress
 ) -> None:
-    """Prove the logs that are to be cut, and record the proof. Raises NotProven if one is violated, or cannot tell all
-    and that is not accepted. A prune that was interrupted may go on."""
+    """Prove the logs before they are cut, and record the proof. Raises NotProven if one is violated, or does not know
+    all and that is not accepted. A prune that was interrupted may go on."""
     if not cuts:
         return
     result = verify(database, *(cut.queue for cut in cuts), on_progress=on_progress)
@@ -86,7 +86,7 @@ def refuse_unproven(
     record_proofs(database, result)
 
 
-def prune(
+def prune_logs(
     database: Database,
     cuts: Sequence[Cut],
     *,
@@ -96,13 +96,13 @@ def prune(
     on_step: Callable[[str], None] = lambda _step: None,
     on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
     on_proof: Progress = lambda _queue, _done, _of: None,
-) -> list[Pruned]:
+) -> list[PruneResult]:
     """Prove the logs of :func:`plan`'s cuts, and remove what these let go.
 
-    ``accept_unknown``: also remove what cannot be proven, as long as nothing is wrong (gaps, quarantine).
-    ``on_step`` is told each transaction when it is committed, ``on_progress`` the queue and its jobs
-    removed so far, ``on_proof`` the queue, the events checked and how many there are. Raises NotProven, and
-    what SQL raises; what was committed is gone, and the next prune goes on.
+    ``accept_unknown``: also remove what cannot be proven, as long as nothing is wrong (gaps, quarantine). ``on_step``
+    is called with each transaction when it is committed, ``on_progress`` with the queue and its jobs removed so far,
+    ``on_proof`` with the queue, the number of events checked and the number of all. Raises NotProven, and what SQL
+    raises; what was committed is gone, and the next prune goes on.
     """
     refuse_unproven(database, cuts, accept_unknown=accept_unknown, on_progress=on_proof)
     return remove(database, cuts, by=by, now_ms=now_ms, on_step=on_step, on_progress=on_progress)
@@ -116,9 +116,9 @@ def remove(
     now_ms: int,
     on_step: Callable[[str], None] = lambda _step: None,
     on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
-) -> list[Pruned]:
+) -> list[PruneResult]:
     """Remove what the cuts let go, proven or not."""
-    done = {cut.queue: Pruned(cut.queue, str(cut.at), cut.at_ms) for cut in cuts}
+    done = {cut.queue: PruneResult(cut.queue, str(cut.at), cut.at_ms) for cut in cuts}
     run = _Run(database, cuts, done, by, now_ms, on_step, on_progress)
     for cut in cuts:
         run.begin(cut)
@@ -135,7 +135,7 @@ def remove(
 class _Run:
     database: Database
     cuts: Sequence[Cut]
-    done: dict[str, Pruned]
+    done: dict[str, PruneResult]
     by: str
     now_ms: int
     on_step: Callable[[str], None]

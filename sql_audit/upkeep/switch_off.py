@@ -13,19 +13,19 @@ from sql_audit.mirror.cursor import Anchor, Cursor
 from sql_audit.mirror.intake import fingerprint, take
 from sql_audit.mirror.reading import SWITCHED_OFF, Taken
 from sql_audit.mirror.redis_access import Outbox
-from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.mirror.turn import Mirror, TurnOutcome
 from sql_audit.queries.history import audit_id
 from sql_audit.store.connection.database import Database
-from sql_audit.store.connection.driver_errors import describe
+from sql_audit.store.connection.driver_errors import describe_error
 from sql_audit.store.connection.statements import CURSOR
 
 
 def switch_off(client: Client, database: Database, queue: str) -> None:
     """Mirror what is there, switch the log off, and mirror the event of that.
 
-    By this event SQL knows that the log ended on purpose: else a Redis that has lost the queue later would be told as a
-    loss. So the log stays on if SQL cannot take the event. Raises rq_core.errors.AuditElsewhere if another database has
-    the queue.
+    By this event SQL knows that the log ended on purpose: otherwise a Redis that has lost the queue later would be
+    recorded as a loss. So the log stays on if SQL cannot take the event. Raises rq_core.errors.AuditElsewhere if
+    another database has the queue.
     """
     holder = audit_id(database)
     mirror = Mirror(Outbox(client), database, queue)
@@ -33,14 +33,14 @@ def switch_off(client: Client, database: Database, queue: str) -> None:
     if client.run(client.calls.delivery.handshake(queue)).audit_id == holder:
         # No more than there is now: a busy queue has always more.
         left = client.run(client.calls.reads.counts(queue)).backlog
-        while left > 0 and (turn := mirror.turn()).outcome is Outcome.MIRRORED:
+        while left > 0 and (turn := mirror.turn()).outcome is TurnOutcome.MIRRORED:
             left -= turn.events
     client.run(client.calls.audit.detach(queue, holder))
     try:
         mirror.finish()
     except SQLAlchemyError as error:
         again = f"the log of queue {queue} is off, and does not say so yet: run this again"
-        raise AuditRefused(why=f"{describe(error)}; {again}") from error
+        raise AuditRefused(why=f"{describe_error(error)}; {again}") from error
 
 
 def rehearse(mirror: Mirror) -> None:
@@ -63,7 +63,7 @@ def rehearse(mirror: Mirror) -> None:
                 mirror.chain(connection, batch, projection)
                 mirror.advance(connection, batch, projection)
     except SQLAlchemyError as error:
-        raise AuditRefused(why=f"{describe(error)}; nothing was changed") from error
+        raise AuditRefused(why=f"{describe_error(error)}; nothing was changed") from error
 
 
 def _one_more(cursor: Cursor) -> Taken:

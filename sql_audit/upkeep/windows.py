@@ -1,9 +1,9 @@
-"""Ids that are remembered after their jobs' ends, and names that stand after them (Throttle), as the log tells it,
-for a Redis that has forgotten them.
+"""Ids that are remembered, and names that are held (Throttle), after their jobs' ends: by the log, for a Redis that has
+forgotten them.
 
-An id is known by its job's row. Where Redis forgot how a job had ended, that is told by its events
-(:func:`sql_audit.upkeep.lost.tell`). What the log does not have is that an id stands for a unique job: such a call is
-no event.
+The id is in its job's row. If Redis forgot the job's end, the end is in the job's events
+(:func:`sql_audit.upkeep.lost.job_logs`). The log does not say which ids stand for a unique job of another id: the
+call that was answered with that job is no event.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own words; values are bound
@@ -29,7 +29,7 @@ OUTCOMES: Final = {
     Event.EXPIRED: "expired",
     Event.PRUNED: "dead",
 }
-"""What ``results`` says of a job, by the event with which it left."""
+"""The event with which a job left → the outcome in its line of ``results``."""
 
 _ENDED: Final = text(
     "SELECT job_id, state, claims, once_ms, call_digest, COALESCE(finished_at_ms, since_ms) AS at_ms FROM job "
@@ -48,7 +48,7 @@ _DELETED: Final = text(
     "WHERE (SELECT type FROM job_event j WHERE j.queue = :queue AND j.epoch = e.epoch "
     "ORDER BY j.seq DESC, j.ordinal DESC LIMIT 1) = :event"
 )
-"""The last epoch that ended with the deletion of the queue: what was remembered before is to be forgotten."""
+"""The last epoch that ended with the deletion of the queue: ids and names from before are forgotten."""
 _REMOVED: Final = text(
     "SELECT epoch, seq, detail FROM job_event WHERE queue = :queue AND job_id = :job AND type = 'removed' "
     "ORDER BY epoch DESC, seq DESC LIMIT 1"
@@ -56,7 +56,7 @@ _REMOVED: Final = text(
 
 
 def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restoration]:
-    """What makes Redis remember each id of the queue whose job has ended, and whose moment lies after ``now_ms``.
+    """Yield the restoration of each id of the queue whose job has ended, and whose moment lies after ``now_ms``.
     Raises RowDamaged."""
     of_queue: dict[str, Any] = {"queue": queue}
     asked = {**of_queue, "now": now_ms, "deleted": _deleted(connection, queue)}
@@ -73,8 +73,8 @@ def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restor
 
 
 def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str, Restoration]:
-    """By name, what lets it stand again that stands to an instant after ``now_ms`` though its job has ended. Of several
-    jobs of a name, the last one has it."""
+    """Return the restoration of each name that is held until an instant after ``now_ms`` though its job has ended, by
+    name. If several jobs had a name, the last one has it."""
     found: dict[str, Restoration] = {}
     asked = {
         "queue": queue,
@@ -82,14 +82,16 @@ def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str,
         "now": f"{now_ms:0{len(UNTIL_ZEROS)}}",
     }
     for row in connection.execute(_NAMED, asked):
-        record = named(row.job_id, row.unique_name, row.name_stands, now_ms)
+        record = name_restoration(row.job_id, row.unique_name, row.name_stands, now_ms)
         if record is not None:
             found.setdefault(row.unique_name, record)
     return found
 
 
-def named(job_id: str, name: str | None, stands: str | None, now_ms: int) -> Restoration | None:
-    """What lets the name of a job that has ended stand again; None if it stands to no instant after ``now_ms``."""
+def name_restoration(
+    job_id: str, name: str | None, stands: str | None, now_ms: int
+) -> Restoration | None:
+    """Return the restoration of an ended job's name; None if it is not held until an instant after ``now_ms``."""
     if name is None:
         return None
     how, until_ms = read_stands(stands)
@@ -114,7 +116,7 @@ def forgotten(
     claimed: bool,
     fence: str | None = None,
 ) -> Restoration | None:
-    """What makes Redis remember the id of a job that ended by this event; None if its id is free. ``claimed``: the job
+    """Return the restoration of the id of a job that ended by this event; None if the id is free. ``claimed``: the job
     was claimed before; one that succeeded, or had died, was."""
     outcome = OUTCOMES.get(Event(event)) if event in set(Event) else None
     if once_ms is None or outcome is None:

@@ -301,7 +301,7 @@ def test_no_script_changes_what_the_scripts_of_others_run(control: Any, as_: As,
 
 
 @pytest.mark.parametrize("role_name", ["producer", "worker", "mirror", "operator"])
-def test_who_may_load_no_functions_says_so_once_and_goes_on(
+def test_a_client_that_may_load_no_functions_says_so_once_and_goes_on(
     as_: As, role_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.protocol.engine.delivery._unprepared", set())

@@ -172,7 +172,7 @@ async def test_an_async_generator_that_fails_half_way_says_what_was_accepted(
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1_000
 
 
-def test_whatever_stops_a_generator_says_what_was_accepted(app: App, task: Noted) -> None:
+def test_each_error_that_stops_a_generator_has_the_accepted_jobs(app: App, task: Noted) -> None:
     """An error of the producer's own data is the one that it has to go on from."""
 
     def generate() -> Iterator[NewJob]:
@@ -187,7 +187,7 @@ def test_whatever_stops_a_generator_says_what_was_accepted(app: App, task: Noted
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 500
 
 
-async def test_whatever_stops_an_async_generator_says_what_was_accepted(
+async def test_each_error_that_stops_an_async_generator_has_the_accepted_jobs(
     app: App, task: Noted
 ) -> None:
     async def generate() -> AsyncIterator[NewJob]:
@@ -204,11 +204,11 @@ async def test_whatever_stops_an_async_generator_says_what_was_accepted(
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("where", ["in the generator", "while Redis is asked"])
-def test_what_ends_a_program_says_what_was_accepted(
+def test_an_exception_that_ends_the_program_has_the_accepted_jobs(
     app: App, task: Noted, kind: type[BaseException], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wire = app.client._wire
-    real, calls = wire.exchange, []
+    transport = app.client._transport
+    real, calls = transport.exchange, []
 
     def exchange(*what: Any) -> Any:
         calls.append(what)
@@ -223,7 +223,7 @@ def test_what_ends_a_program_says_what_was_accepted(
             raise kind
         yield from (task.job(n) for n in range(1_000))
 
-    monkeypatch.setattr(wire, "exchange", exchange)
+    monkeypatch.setattr(transport, "exchange", exchange)
     with pytest.raises(kind) as caught:
         app.enqueue_many(generate())
     monkeypatch.undo()
@@ -234,12 +234,12 @@ def test_what_ends_a_program_says_what_was_accepted(
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_what_cancels_an_enqueue_says_what_was_accepted(
+async def test_the_cancellation_of_an_enqueue_has_the_accepted_jobs(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
     """Of the chunk that was on its way nothing is known: it may have been accepted."""
-    wire = app.async_client()._wire
-    real, calls, held = wire.exchange, [], asyncio.Event()
+    transport = app.async_client()._transport
+    real, calls, held = transport.exchange, [], asyncio.Event()
     said: list[int] = []
 
     async def exchange(*what: Any) -> Any:
@@ -261,13 +261,13 @@ async def test_what_cancels_an_enqueue_says_what_was_accepted(
             said.append(len(error.accepted.ids))  # type: ignore[attr-defined]
             raise
 
-    wire.exchange = exchange  # type: ignore[method-assign]
+    transport.exchange = exchange  # type: ignore[method-assign]
     running = asyncio.create_task(enqueue())
     await held.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    wire.exchange = real  # type: ignore[method-assign]
+    transport.exchange = real  # type: ignore[method-assign]
 
     ready = app.client.run(app.client.calls.reads.counts("notes")).ready["normal"]
     assert said == [ready]
@@ -280,15 +280,15 @@ async def test_a_job_that_was_not_sent_yet_is_given_up_with_its_caller(
 ) -> None:
     client = app.async_client()
     await client.run(client.calls.delivery.handshake("notes"))
-    wire = client._wire
-    real, may_go, sent = wire.exchange, asyncio.Event(), asyncio.Event()
+    transport = client._transport
+    real, may_go, sent = transport.exchange, asyncio.Event(), asyncio.Event()
 
     async def exchange(*what: Any) -> Any:
         sent.set()
         await may_go.wait()
         return await real(*what)
 
-    wire.exchange = exchange  # type: ignore[method-assign]
+    transport.exchange = exchange  # type: ignore[method-assign]
     on_their_way = [asyncio.create_task(task.enqueue_async(n)) for n in range(10)]
     await sent.wait()
     waits = asyncio.create_task(task.with_options(id="given-up").enqueue_async(99))
@@ -316,7 +316,7 @@ async def test_a_job_is_given_up_with_its_caller_while_there_is_no_connection(
     client = app.async_client()
     if met:
         await client.run(client.calls.delivery.handshake("notes"))
-    real, may_go, tried = client._wire.exchange, asyncio.Event(), asyncio.Event()
+    real, may_go, tried = client._transport.exchange, asyncio.Event(), asyncio.Event()
 
     async def exchange(commands: Any, *how: Any) -> Any:
         tried.set()
@@ -325,7 +325,7 @@ async def test_a_job_is_given_up_with_its_caller_while_there_is_no_connection(
         await may_go.wait()
         return await real(commands, *how)
 
-    client._wire.exchange = exchange  # type: ignore[method-assign]
+    client._transport.exchange = exchange  # type: ignore[method-assign]
     ids = ["given-up", "kept"] if survives else ["given-up"]
     given_up, *kept = [
         asyncio.create_task(task.with_options(id=job).enqueue_async(1)) for job in ids
@@ -456,7 +456,7 @@ def test_no_server_is_one_clear_error_within_its_patience() -> None:
     assert time.monotonic() - started < 5
 
 
-async def test_no_server_is_told_to_every_async_caller() -> None:
+async def test_every_async_caller_gets_the_error_of_a_missing_server() -> None:
     app = App(f"redis://127.0.0.1:{free_port()}", patience=Patience(unsent=0.1))
     task = app.task(note)
 

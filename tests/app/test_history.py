@@ -15,7 +15,7 @@ from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.service import Service
 from sql_audit.store.connection.database import Database
-from sql_audit.store.migrate import ensure
+from sql_audit.store.migrate import ensure_schema
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def task(app: App) -> Task[[], None]:
 @pytest.fixture
 def mirror(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
     database = Database(sqlite_url)
-    ensure(database)
+    ensure_schema(database)
     yield lambda: Service(Outbox(app.client), database).run(threading.Event(), once=True)
     database.close()
 

@@ -38,7 +38,7 @@ def test_a_list_is_a_question_cells_and_documents(seed: Seed, name: str) -> None
     seed.enqueue("waits", seed.job("named", name="t/n=1"))
     seed.cap("tenant", 1)
     says = Presence("db-1", 7, "1.0", "c0de", (QUEUE,), 4, 1, 0)
-    seed.client.run(worker_registry.tell("rqc", "w-1", says, [QUEUE], ["t"]))
+    seed.client.run(worker_registry.announce("rqc", "w-1", says, [QUEUE], ["t"]))
 
     found: Found[Any] = seed.client.run(view.query(seed.calls, *ASKED[name]))
 

@@ -6,17 +6,18 @@ from typing import Any
 import pytest
 
 from rq_core.connections.client import Client
-from rq_core.connections.transport import PoolWire
+from rq_core.connections.transport import PoolTransport
 from rq_core.model.limits.limit import Limit
 from rq_core.protocol.engine.plan import Patience, Unsent
 from rq_core.protocol.reads import reads
-from rq_core.protocol.reads.overview import COMMANDS_MAX, SCOPES_MAX, QueueOverview
+from rq_core.protocol.reads.overview import COMMANDS_MAX, SCOPES_MAX
+from rq_core.protocol.reads.queue_load import QueueOverview
 from tests.kit.seed import Seed
 
 MINUTE_MS = 60_000
 
 
-class CountingWire(PoolWire):
+class CountingTransport(PoolTransport):
     """Notes what each exchange sends."""
 
     def __init__(self, url: str) -> None:
@@ -111,7 +112,7 @@ def test_a_look_that_saw_only_cancelled_jobs_does_not_call_its_age_exact(seed: S
     assert (found.oldest_ready_ms, found.oldest_ready_exact) == (None, False)
 
 
-def test_a_job_that_waits_for_a_full_scope_is_told_apart_from_one_that_waits_for_a_worker(
+def test_a_job_that_waits_for_a_full_scope_is_not_counted_as_one_that_waits_for_a_worker(
     seed: Seed,
 ) -> None:
     seed.cap("task=t", 1)
@@ -186,7 +187,7 @@ def test_keys_of_a_family_are_not_named(seed: Seed) -> None:
     assert "acme" not in repr(found)
 
 
-def test_of_many_scopes_those_that_lanes_wait_for_come_first(seed: Seed) -> None:
+def test_scopes_that_lanes_wait_for_come_first(seed: Seed) -> None:
     for n in range(15):
         seed.cap(f"task=t{n:02}", 1)
     seed.cap("task=zz", 0)
@@ -199,7 +200,7 @@ def test_of_many_scopes_those_that_lanes_wait_for_come_first(seed: Seed) -> None
     assert [each.scope for each in found.full_scopes] == ["task=zz"]
 
 
-def test_a_look_tells_what_is_due_and_not_taken(seed: Seed) -> None:
+def test_a_look_shows_overdue_jobs_and_expired_leases(seed: Seed) -> None:
     seed.enqueue(seed.job("late", delay_ms=1), "lost")
     seed.claim()
     now, _ = seed.control.time()
@@ -211,7 +212,7 @@ def test_a_look_tells_what_is_due_and_not_taken(seed: Seed) -> None:
     assert (minutes(found.overdue_ms), found.leases_over) == (2, 1)
 
 
-def test_a_look_tells_when_a_worker_was_last_active_and_when_leases_end_again(seed: Seed) -> None:
+def test_a_look_shows_when_a_worker_was_last_active_and_when_leases_end_again(seed: Seed) -> None:
     seed.enqueue("a")
     assert look(seed).inactive_ms is None
     seed.claim()
@@ -338,7 +339,7 @@ def test_many_names_that_no_queue_can_have_take_no_queue_s_place(seed: Seed) -> 
     assert len(found.strays) < 800
 
 
-def test_of_more_queues_than_a_look_reads_the_others_are_counted(
+def test_queues_that_a_look_does_not_read_are_counted(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "QUEUES_MAX", 2)
@@ -351,7 +352,7 @@ def test_of_more_queues_than_a_look_reads_the_others_are_counted(
     assert found.queues_left_out == 2
 
 
-class Shard(PoolWire):
+class Shard(PoolTransport):
     """Has no connection to where one queue lies."""
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
@@ -367,7 +368,7 @@ def test_a_part_of_a_cluster_that_is_away_hides_only_its_queues(redis_url: str) 
     with Seed(redis_url, real_clock=True) as seed:
         seed.enqueue("a")
         seed.of("other").enqueue("b")
-    with Client(redis_url, wire=Shard(redis_url), patience=Patience(unsent=0.0)) as client:
+    with Client(redis_url, transport=Shard(redis_url), patience=Patience(unsent=0.0)) as client:
         found = client.run(client.calls.reads.overview())
 
     assert [each.queue for each in found.queues] == ["q"]
@@ -396,15 +397,15 @@ def test_a_look_takes_four_round_trips_and_as_many_commands_whatever_waits(
             of.enqueue(*(of.job(f"{queue}p{n}", priority="high") for n in range(lanes)))
             of.enqueue(*(of.job(f"{queue}l{n}", scopes=["team=one"]) for n in range(lanes)))
             of.claim(1)
-        wire = CountingWire(redis_url)
-        with Client(redis_url, wire=wire) as client:
+        transport = CountingTransport(redis_url)
+        with Client(redis_url, transport=transport) as client:
             found = client.run(client.calls.reads.overview())
 
     assert [each.ready["high"] for each in found.queues] == [lanes - 1] * len(queues)
-    first, *rest = wire.sent
+    first, *rest = transport.sent
     assert first == ["SMEMBERS", "INFO"]
     assert len(rest) == 3
     assert {name for trip in rest for name in trip} <= CHEAP
     assert sum(map(len, rest)) <= COMMANDS_MAX * len(queues)
     # Facts, limits and the jobs that are looked at; never what grows with jobs or lanes.
-    assert wire.most <= 100
+    assert transport.most <= 100

@@ -19,7 +19,7 @@ from rq_core.protocol.engine import acl_roles
 from rq_core.scripts.script import names
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.redis_access import open_source
-from sql_audit.mirror.service import run as mirror
+from sql_audit.mirror.service import run_mirror
 from tests.app.conftest import As
 from tests.kit.servers import RedisServer
 
@@ -73,7 +73,7 @@ async def test_each_role_does_its_whole_work_with_its_rights(
     def mirrored() -> int:
         source = open_source(mirror_url, "rqc")
         try:
-            return mirror(source, audit_url, stop=stop, once=True).events
+            return run_mirror(source, audit_url, stop=stop, once=True).events
         finally:
             source.close()
 
@@ -108,7 +108,7 @@ def test_an_operator_does_its_whole_work_with_its_rights(
         records = [(held[0].id, held[0].fence, "final", 0, "gave_up", "null")]
         client.run(claims.fail("mail", "w-1", records))
         source = open_source(url, "rqc")
-        mirror(source, audit_url, stop=threading.Event(), once=True)
+        run_mirror(source, audit_url, stop=threading.Event(), once=True)
         source.close()
         control.delete(queue_keys("mail")("scheduled"), queue_keys("mail")("leases"))
         control.delete(queue_keys("mail")("open"), queue_keys("mail")("holders"))
@@ -212,7 +212,7 @@ def test_a_viewer_of_one_queue_sees_it_beside_others(control: Any, as_: As, redi
 
 
 @pytest.mark.parametrize("rules", [["+info"], ["+info", "+time", "+smembers", "%R~rqc:queues"]])
-def test_who_may_read_no_queue_is_told_so_and_redis_is_not_called_down(
+def test_a_user_who_may_read_no_queue_gets_an_error_and_redis_is_not_reported_as_down(
     control: Any, redis_url: str, rules: list[str]
 ) -> None:
     """`metrics --once` and `top` exited with 0, and the alert said that Redis does not answer."""
@@ -274,7 +274,7 @@ NOT_ITS_OWN = [
 
 
 @pytest.mark.parametrize("role, name", NOT_ITS_OWN)
-def test_what_is_not_a_role_s_own_is_refused_or_told_of(role: str, name: str) -> None:
+def test_a_role_has_no_script_of_another_role(role: str, name: str) -> None:
     assert name not in acl_roles.ROLES[role].scripts
     assert name not in acl_roles.beyond(role)
 
@@ -314,7 +314,7 @@ def test_a_right_taken_away_is_named(as_: As, right: str) -> None:
     assert "rq-core acl" in str(caught.value)
 
 
-def test_what_cannot_be_a_role_s_queues_is_refused() -> None:
+def test_an_invalid_pattern_of_a_roles_queues_is_refused() -> None:
     result = CliRunner().invoke(root, ["acl", "producer", "--queue", "a}b"])
 
     assert result.exit_code != 0
@@ -324,4 +324,4 @@ def test_what_cannot_be_a_role_s_queues_is_refused() -> None:
 def test_every_command_that_scripts_send_is_one_that_redis_knows(control: Any) -> None:
     known = set(control.command())
 
-    assert {c for name in names() for c in acl_roles.commands_of(name)} <= known
+    assert {c for name in names() for c in acl_roles.commands_of_script(name)} <= known

@@ -82,7 +82,7 @@ async def test_a_client_enqueues_by_tls_from_sync_and_async_code(
         await app.aclose()
 
 
-def test_waits_are_told_of_ends_by_tls(
+def test_a_wait_hears_of_an_end_over_tls(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait_schedule, "HEARD_S", (3600.0,))
@@ -147,7 +147,7 @@ def test_workers_with_mirror_and_every_command_work_by_tls(
     ],
     ids=["authority", "client", "missing file"],
 )  # fmt: skip
-def test_what_is_wrong_with_a_certificate_is_one_line_that_says_what_to_do(
+def test_the_error_of_a_bad_certificate_is_one_line_that_says_what_to_do(
     port: int, files: Certificates, given: dict[str, str | None], words: str
 ) -> None:
     with (
@@ -177,7 +177,7 @@ async def _enqueue(url: str) -> None:
 
 
 @pytest.mark.parametrize("url_asks", ["plain", "tls"])
-def test_a_port_that_speaks_otherwise_is_told_with_the_scheme_to_write(
+def test_the_error_of_a_port_with_another_protocol_names_the_scheme_to_write(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
     """It was: no answer from Redis, is it running? And the mirror went on asking."""

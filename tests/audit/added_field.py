@@ -19,11 +19,11 @@ from sqlalchemy import text
 from rq_core.connections.client import Client
 from rq_core.errors import BadArguments
 from rq_core.model.keys import queue_keys
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import apply
+from sql_audit.upkeep.restore import restore_jobs
 from tests.audit.restore.jobs import HOUR_MS, claim, flush, job, lines, run_all
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, drain
@@ -68,7 +68,7 @@ def grow(tree: Path) -> None:
 def main() -> None:
     redis_url, audit_url = sys.argv[1:]
     database = Database(audit_url)
-    migrate.upgrade(database)
+    migrate.upgrade_schema(database)
     with Client(redis_url) as client:
         sys.stdout.write(f"{json.dumps(_follow(client, database))}\n")
     database.close()
@@ -82,7 +82,7 @@ def _follow(client: Client, database: Database) -> dict[str, Any]:
         for job_id, asked in ASKED.items()
     ]
     client.run(client.calls.enqueue.many(jobs))
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     told["line"] = _of_lines(client)
     told["enqueued"] = _of_events(database, "enqueued")
     told["row"] = _of_rows(database)
@@ -90,17 +90,17 @@ def _follow(client: Client, database: Database) -> dict[str, Any]:
     claim(client, 1)
     told["line of a claim"] = _of_lines(client)["plain"]
     _lose_outbox(client)
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     told["baseline"] = _of_events(database, "baseline")
     flush(client)
     drain(client, database)
-    told["put back"] = apply(client, database, QUEUE, by="ada").restored
-    assert_agree(client, database, Verdict.HOLDS)
+    told["put back"] = restore_jobs(client, database, QUEUE, by="ada").restored
+    assert_agree(client, database, LogVerdict.HOLDS)
     told["restored"] = _of_events(database, "restored")
     told["line after it"] = _of_lines(client)
     told["row after it"] = _of_rows(database)
     told["ran"] = sorted(run_all(client))
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     return told
 
 

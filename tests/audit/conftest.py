@@ -27,7 +27,7 @@ ON_SQLITE = {
     "test_a_lie_is_found_though_the_chain_was_forged",
     "test_minutes_that_count_other_claims_than_there_are_are_found",
     "test_epochs_that_the_events_do_not_show_are_found_though_the_chain_was_forged",
-    "test_what_a_prune_left_cannot_be_changed_unseen",
+    "test_events_that_a_prune_left_cannot_be_changed_unseen",
     # A mirror that an exception ends, at each step. On PostgreSQL it is killed at each: test_crash.py, and over losses
     # epochs/test_after_a_loss.py.
     "test_crash_losses.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.plan import Rules, plan
-from sql_audit.upkeep.prune import Pruned, prune
+from sql_audit.upkeep.prune import PruneResult, prune_logs
 from tests.kit import auditlog
 from tests.kit.outbox import StreamWriter
 from tests.kit.story import Story
@@ -29,9 +29,11 @@ def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
     return story
 
 
-def prune_at(database: Database, now_ms: int, *, days_kept: int = 90, **keep: int) -> list[Pruned]:
+def prune_at(
+    database: Database, now_ms: int, *, days_kept: int = 90, **keep: int
+) -> list[PruneResult]:
     rules = Rules(days_kept * DAY, {name: number * DAY for name, number in keep.items()})
-    return prune(database, plan(database, rules, now_ms=now_ms), by="ada", now_ms=now_ms)
+    return prune_logs(database, plan(database, rules, now_ms=now_ms), by="ada", now_ms=now_ms)
 
 
 def jobs(database: Database) -> dict[str, str]:

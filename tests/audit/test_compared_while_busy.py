@@ -17,7 +17,7 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls import claims
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.reads import whole_queue
@@ -166,7 +166,7 @@ def test_a_database_behind_the_trim_cannot_tell(
     assert "drift" not in examined.output
 
 
-def test_an_epoch_that_is_not_mirrored_yet_cannot_be_told(
+def test_an_epoch_that_is_not_mirrored_yet_is_noted_and_not_compared(
     client: Client, database: Database, fleet: Fleet
 ) -> None:
     client.run(client.calls.delivery.ask([["DEL", f"rqc:{{{QUEUE}}}:outbox"]]))
@@ -179,7 +179,7 @@ def test_an_epoch_that_is_not_mirrored_yet_cannot_be_told(
 
 
 @pytest.mark.parametrize("detached", [True, False])
-def test_a_queue_that_is_not_mirrored_here_cannot_be_told(
+def test_a_queue_that_is_not_mirrored_here_is_noted_and_not_compared(
     client: Client, database: Database, fleet: Fleet, detached: bool
 ) -> None:
     meta = f"rqc:{{{QUEUE}}}:meta"
@@ -216,7 +216,9 @@ def test_kept_results_and_remembered_ids_of_a_busy_queue_hold(
             for _ in range(2)
             for each in client.run(claims.claim(QUEUE, "w-9", 100)).jobs
         ]
-        values = {at: pack(f'"{n}"') for at, (job_id, _) in enumerate(held, 1) if job_id == "a"}
+        values = {
+            at: pack_result(f'"{n}"') for at, (job_id, _) in enumerate(held, 1) if job_id == "a"
+        }
         client.run(claims.complete(QUEUE, "w-9", held, values))
 
     mirrored_between(again)

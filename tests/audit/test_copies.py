@@ -14,7 +14,7 @@ from rq_core.connections.client import Client
 from sql_audit.errors import AuditCopied, QueuesElsewhere
 from sql_audit.mirror import service
 from sql_audit.mirror.redis_access import Outbox
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.connection import database_identity
@@ -26,7 +26,7 @@ from tests.kit.schemas import copied, lay_schema
 
 
 def mirror(client: Client, database: Database) -> None:
-    service.run(Outbox(client), database, stop=threading.Event(), once=True)
+    service.run_mirror(Outbox(client), database, stop=threading.Event(), once=True)
 
 
 def url(database: Database) -> str:
@@ -62,8 +62,8 @@ def test_a_copy_takes_nothing_and_names_both_ways_out(
         assert way in off.output
     assert client.run(client.calls.reads.snapshot(QUEUE)) == before
     mirror(client, database)
-    assert verify(database).verdict is Verdict.HOLDS
-    assert verify(copy).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
+    assert verify(copy).verdict is LogVerdict.HOLDS
 
 
 def test_a_fork_is_a_log_of_its_own(
@@ -73,12 +73,12 @@ def test_a_fork_is_a_log_of_its_own(
 
     assert forked.exit_code == 0
     assert audit_id(copy) != audit_id(database)
-    assert verify(copy).verdict is Verdict.HOLDS
+    assert verify(copy).verdict is LogVerdict.HOLDS
     with pytest.raises(QueuesElsewhere):
         mirror(client, copy)
     fleet.run(10)
     mirror(client, database)
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
     client.run(client.calls.delivery.ask([["FLUSHALL"]]))  # as staging's own server
     Fleet(client, 12).run(10)
@@ -95,7 +95,7 @@ def test_a_log_that_was_moved_goes_on_where_it_is_now(
 
     assert bound.exit_code == 0
     assert auditlog.one(copy, "SELECT COUNT(*) AS n FROM mirror_epoch WHERE kind = 'gap'")["n"] == 0
-    assert verify(copy).verdict is Verdict.HOLDS
+    assert verify(copy).verdict is LogVerdict.HOLDS
 
 
 def test_a_database_is_bound_when_it_is_first_mirrored_into(
@@ -108,7 +108,7 @@ def test_a_database_is_bound_when_it_is_first_mirrored_into(
     mirror(client, database)
 
     assert before is None
-    assert auditlog.one(database, place_)["place"] == database_identity.place_of(database)
+    assert auditlog.one(database, place_)["place"] == database_identity.database_place(database)
 
 
 def test_a_file_that_is_renamed_stays_the_log(client: Client, sqlite_url: str) -> None:
@@ -137,18 +137,18 @@ def test_a_system_identifier_that_may_not_be_asked_makes_no_copy_of_the_log(
     """The function was revoked between two starts of the mirror, or granted again."""
     database = Database(postgres_url)
     lay_schema(database)
-    seen = database_identity.place_of(database)
-    database_identity.check(database)
+    seen = database_identity.database_place(database)
+    database_identity.check_identity(database)
     with monkeypatch.context() as revoked:
         revoked.setattr(database_identity, "_SYSTEM", text("SELECT no_such_function()"))
-        assert database_identity.place_of(database).startswith("postgresql unknown/")
-        database_identity.check(database)
+        assert database_identity.database_place(database).startswith("postgresql unknown/")
+        database_identity.check_identity(database)
         database_identity.rebind(database)
-    database_identity.check(database)
+    database_identity.check_identity(database)
 
     assert auditlog.one(database, "SELECT place FROM audit_meta")["place"] == seen
     with monkeypatch.context() as slow:
         slow.setattr(database_identity, "_SYSTEM", text("SELECT 1 / 0"))
         with pytest.raises(DBAPIError):
-            database_identity.place_of(database)
+            database_identity.database_place(database)
     database.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.turn import STEPS, Mirror, Outcome
+from sql_audit.mirror.turn import STEPS, Mirror, TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
@@ -100,7 +100,7 @@ def test_two_mirrors_at_once_write_each_event_once(
             while not (done and idle):
                 # Asked before the turn: one that finds nothing may have looked before the last entry was written.
                 done = writers_done.is_set()
-                idle = mirror.turn().outcome is Outcome.IDLE
+                idle = mirror.turn().outcome is TurnOutcome.IDLE
         except BaseException as error:
             failures.append(error)
             raise

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.turn import STEPS, Mirror, Outcome
+from sql_audit.mirror.turn import STEPS, Mirror, TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue
@@ -36,7 +36,7 @@ class Mortal:
         self.source, self.database, self.queue = source, database, queue
         self.left = n
         self.told: list[str] = []
-        self.outcomes: set[Outcome] = set()
+        self.outcomes: set[TurnOutcome] = set()
         self.mirror = self.another()
 
     def another(self) -> Mirror:
@@ -53,7 +53,7 @@ class Mortal:
             try:
                 outcome = self.mirror.turn().outcome
                 self.outcomes.add(outcome)
-                if outcome is Outcome.IDLE:
+                if outcome is TurnOutcome.IDLE:
                     return
             except Died:
                 self.mirror = self.another()
@@ -154,13 +154,13 @@ def without_numbers(database: Database, queue: str) -> dict[str, list[tuple[Any,
     }
 
 
-def test_a_mirror_that_dies_over_an_emptied_outbox_tells_the_same(
+def test_a_mirror_that_dies_over_an_emptied_outbox_writes_the_same_rows(
     source: StreamSource, database: Database
 ) -> None:
     alive = Mortal(source, database, "alive", 0)
     emptied(source, "alive", alive.drain)
     expected = without_numbers(database, "alive")
-    assert Outcome.BEHIND in alive.outcomes
+    assert TurnOutcome.BEHIND in alive.outcomes
     assert expected["mirror_loss"] != []
 
     for n in range(1, len(alive.told) + 1):

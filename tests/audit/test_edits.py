@@ -11,9 +11,9 @@ from rq_core.protocol.calls.admin import Change
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.compare.drift import compare
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import timeline
+from sql_audit.queries import waits
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
@@ -22,7 +22,7 @@ from tests.kit.fleet import QUEUE
 from tests.kit.seed import Seed
 
 
-def test_an_edit_is_told_with_old_and_new_and_its_job_has_the_new(
+def test_an_edit_is_logged_with_the_old_values_and_its_job_has_the_new_ones(
     client: Client, database: Database
 ) -> None:
     job = NewJob("a", QUEUE, profile("send"), "{}", delay_ms=60_000, lane="2+tenant=acme")
@@ -55,10 +55,10 @@ def test_an_edit_is_told_with_old_and_new_and_its_job_has_the_new(
     (held,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     client.run(claims.complete(QUEUE, "w-1", [(held.id, held.fence)]))
     auditlog.drain(Mirror(Outbox(client), database, QUEUE))
-    (answer,) = timeline.why(database.readers, "a", QUEUE)
+    (answer,) = waits.why(database.readers, "a", QUEUE)
     (wait,) = answer.waits
     assert wait.since_ms == int(line.fields["since"])
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
 def test_a_job_edited_between_attempts_that_expires_is_dead_without_a_place_in_line(
@@ -82,7 +82,7 @@ def test_a_job_edited_between_attempts_that_expires_is_dead_without_a_place_in_l
         assert mend(seed) == []
         assert seed.state("a") == line
         auditlog.drain(mirror)
-        assert verify(database).verdict is Verdict.HOLDS
+        assert verify(database).verdict is LogVerdict.HOLDS
         assert compare(seed.client, database, seed.queue) == ([], [])
         assert seed.requeue("a") == {"a": "requeued"}
         assert look(seed) == []

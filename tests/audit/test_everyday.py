@@ -7,9 +7,9 @@ import pytest
 from scripts.measure.once import ten_million
 from scripts.measure.once.long_log import LongLog
 from sql_audit.mirror.projection import rebuild
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import history, timeline
+from sql_audit.queries import moments, reports
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep import windows
 from tests.kit import auditlog
@@ -71,7 +71,7 @@ def test_names_that_stand_are_found_by_their_instants(long_log: Database) -> Non
 
 
 def test_a_full_scan_would_be_seen(long_log: Database) -> None:
-    whole = ten_million.Question("all", lambda d: history.report(d.readers))
+    whole = ten_million.Question("all", lambda d: reports.report(d.readers))
 
     plans = ten_million.plans_of(long_log, whole, no_scans=True)
 
@@ -82,7 +82,7 @@ def test_a_full_scan_would_be_seen(long_log: Database) -> None:
 def test_a_long_log_is_one_that_could_have_happened(long_log: Database) -> None:
     found = verify(long_log)
 
-    assert found.verdict is Verdict.HOLDS
+    assert found.verdict is LogVerdict.HOLDS
     auditlog.assert_minutes_hold(long_log)
     kinds = {row["type"] for row in auditlog.rows(long_log, "SELECT DISTINCT type FROM job_event")}
     assert kinds >= {"enqueued", "claimed", "succeeded", "retried", "promoted", "died"}
@@ -102,13 +102,13 @@ def test_a_moment_is_found_by_class_as_it_is_by_reading_all(long_log: Database) 
         running = [row["job_id"] for row in auditlog.rows(long_log, in_force, at=at_ms)]
 
         assert [
-            each.job_id for each in timeline.at(long_log.readers, "mail", at_ms).running
+            each.job_id for each in moments.at(long_log.readers, "mail", at_ms).running
         ] == running
         compared += len(running)
     assert compared > 100
 
 
-def test_the_same_seed_tells_the_same_log() -> None:
+def test_the_same_seed_makes_the_same_log() -> None:
     first, second = (LongLog(500, seed=7).read_outbox("mail", "-", 50) for _ in range(2))
 
     assert first == second != LongLog(500, seed=8).read_outbox("mail", "-", 50)

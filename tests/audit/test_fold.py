@@ -19,7 +19,7 @@ from sql_audit.mirror.field_types import KINDS, LANE_LENGTH_MAX
 from sql_audit.mirror.projection.fold import Folder
 from sql_audit.proof.derived_rows import Derivation
 from sql_audit.store.connection.copy import copy_text
-from sql_audit.store.job_rows import CLAIM_TASK, Attempt, Job
+from sql_audit.store.job_rows import CLAIM_TASK, Attempt, JobRow
 from sql_audit.store.schema import tables
 
 EPOCH = 1_795_225_746_504
@@ -225,7 +225,7 @@ def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequenc
     return result
 
 
-def as_history_sees(job: Job) -> dict[str, Any]:
+def as_history_sees(job: JobRow) -> dict[str, Any]:
     known = {str(s) for s in State}
     fields = {
         name: getattr(job, name)
@@ -251,7 +251,7 @@ def test_the_fast_fold_agrees_with_history(seed: int) -> None:
     folder = fold_in_batches(told, [story.random.randrange(1, 20) for _ in range(5)])
 
     expected = {
-        job_id: {name: getattr(record, name) for name in as_history_sees(Job.new("q", "x"))}
+        job_id: {name: getattr(record, name) for name in as_history_sees(JobRow.new("q", "x"))}
         for job_id, record in records.items()
     }
     assert {i: as_history_sees(job) for i, job in folder.jobs.items()} == expected
@@ -283,7 +283,7 @@ def test_the_fast_steps_do_what_the_table_says(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_batches_do_not_change_what_is_told(seed: int) -> None:
+def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(60)]
 
@@ -388,7 +388,7 @@ def test_a_claim_learns_its_task_from_a_baseline_however_the_log_is_cut() -> Non
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_claims_are_told_alike_if_the_log_begins_with_one(seed: int) -> None:
+def test_fold_and_derivation_agree_on_claims_if_the_log_begins_with_one(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(300)]
     claims = [n for n, (_, raw) in enumerate(told) if raw["type"] == "claimed"]
@@ -456,7 +456,7 @@ def test_a_job_that_was_turned_away_has_a_row_and_no_claim() -> None:
 
 
 @pytest.mark.parametrize("lane", [7, "x" * (LANE_LENGTH_MAX + 1)])
-def test_a_lane_that_is_none_goes_to_quarantine(lane: Any) -> None:
+def test_an_invalid_lane_goes_to_quarantine(lane: Any) -> None:
     raw = {"type": "enqueued", "at": "1", "by": "p"}
     raw["jobs"] = json.dumps([["a", 1, None, "send", "normal", 3, 3, "d", lane]])
 

@@ -31,7 +31,7 @@ def new_jobs(count: int) -> list[NewJob]:
 
 
 def mirror(client: Client, database: Database) -> None:
-    service.run(Outbox(client), database, stop=threading.Event(), queues=["q"], once=True)
+    service.run_mirror(Outbox(client), database, stop=threading.Event(), queues=["q"], once=True)
 
 
 def states(database: Database) -> dict[str, str]:

@@ -15,7 +15,7 @@ from sql_audit.errors import SchemaUnseen
 from sql_audit.mirror import service
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store import migrate
 from sql_audit.store.connection import database_identity
@@ -74,7 +74,7 @@ def owner(as_: As, superuser: psycopg.Connection) -> Database:
 
 
 def run(client: Client, database: Database) -> None:
-    service.run(Outbox(client), database, stop=threading.Event(), once=True)
+    service.run_mirror(Outbox(client), database, stop=threading.Event(), once=True)
 
 
 def test_each_role_does_its_work_with_its_rights(client: Client, owner: Database, as_: As) -> None:
@@ -102,7 +102,7 @@ def test_each_role_does_its_work_with_its_rights(client: Client, owner: Database
             connection.execute(text("UPDATE mirror_cursor SET seq = 0"))
     proven = auditlog.one(owner, "SELECT COUNT(*) AS n FROM mirror_proof")["n"]
     assert proven == 1, "the verifier's; a reader's is not recorded"
-    assert verify(owner).verdict is Verdict.HOLDS
+    assert verify(owner).verdict is LogVerdict.HOLDS
     with mirror.writing() as connection, pytest.raises(DBAPIError, match="denied"):
         assert connection is not None
         connection.execute(text("DELETE FROM job_event"))
@@ -123,7 +123,7 @@ def test_a_role_that_may_not_write_switches_no_log_on_or_off(
             assert "permission denied" in done.output
         return client.run(client.calls.reads.counts(QUEUE)).audit
 
-    database_identity.check(owner)
+    database_identity.check_identity(owner)
     assert not switched("on", reader), "it has no cursor yet"
     assert switched("on", mirror)
     run(client, mirror)
@@ -154,10 +154,10 @@ def test_a_mirror_that_does_not_own_the_tables_says_that_it_makes_no_months(
     url = owner.address.render_as_string(hide_password=False)
     assert audit("migrate", "--audit", url).exit_code == 0
     assert auditlog.one(owner, "SELECT COUNT(*) AS n FROM job_event_default")["n"] == 0
-    assert verify(owner).verdict is Verdict.HOLDS
+    assert verify(owner).verdict is LogVerdict.HOLDS
 
 
-def test_a_role_that_does_not_see_the_schema_is_told_which(
+def test_the_error_of_a_role_that_does_not_see_the_schema_names_the_schema(
     client: Client, owner: Database, as_: As, superuser: psycopg.Connection
 ) -> None:
     """A mirror would otherwise begin another log where its search path leads."""
@@ -194,7 +194,7 @@ def test_a_writer_that_the_server_disconnected_while_it_rested_is_no_error(
     """As idle_session_timeout does."""
     monkeypatch.setattr("sql_audit.store.connection.database.PAUSE_S", 0.0)
     database = Database(postgres_url)
-    migrate.upgrade(database)
+    migrate.upgrade_schema(database)
     fleet = Fleet(client, 3)
     mirror = Mirror(Outbox(client), database, QUEUE)
     fleet.run(5)
@@ -210,5 +210,5 @@ def test_a_writer_that_the_server_disconnected_while_it_rested_is_no_error(
 
     assert ended is not None
     assert ended[0] >= 2, "the writer's and the reader's"
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
     database.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from sql_audit.queries import timeline
+from sql_audit.queries import moments, waits
 from sql_audit.store.connection.database import Database
 from tests.kit.command import audit
 
@@ -21,7 +21,8 @@ MOST = 50
 @pytest.fixture
 def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
     """One batch, all ready at once, ended as a mirror writes it; MOST takes the place of 5,000."""
-    monkeypatch.setattr(timeline, "COUNTED_MAX", MOST)
+    monkeypatch.setattr(moments, "COUNTED_MAX", MOST)
+    monkeypatch.setattr(waits, "COUNTED_MAX", MOST)
     jobs = [
         {
             "id": f"b{n:03}", "at": BEGAN_MS, "n": n,
@@ -60,7 +61,7 @@ def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
 
 
 def test_a_moment_lists_the_first_that_wait_and_says_that_there_are_more(batch: Database) -> None:
-    moment = timeline.at(batch.readers, QUEUE, BEGAN_MS + 50 * STEP_MS)
+    moment = moments.at(batch.readers, QUEUE, BEGAN_MS + 50 * STEP_MS)
 
     assert {each.job_id for each in moment.running} == {f"b{n:03}" for n in range(41, 51)}
     assert (moment.waiting_count, moment.more_waited) == (MOST, True)
@@ -76,14 +77,14 @@ def test_a_moment_lists_the_first_that_wait_and_says_that_there_are_more(batch: 
 
 
 def test_a_moment_with_few_that_wait_counts_them_exactly(batch: Database) -> None:
-    moment = timeline.at(batch.readers, QUEUE, BEGAN_MS + (JOBS - 31) * STEP_MS)
+    moment = moments.at(batch.readers, QUEUE, BEGAN_MS + (JOBS - 31) * STEP_MS)
 
     assert (moment.waiting_count, moment.more_waited) == (30, False)
     assert [each.job_id for each in moment.waiting] == [f"b{n:03}" for n in range(JOBS - 30, JOBS)]
 
 
 def test_a_long_wait_is_judged_by_the_last_claims_before_its_end(batch: Database) -> None:
-    (why,) = timeline.why(batch.readers, "b150", QUEUE)
+    (why,) = waits.why(batch.readers, "b150", QUEUE)
 
     (wait,) = why.waits
     (scope,) = wait.in_front
@@ -100,7 +101,7 @@ def test_a_long_wait_is_judged_by_the_last_claims_before_its_end(batch: Database
 
 
 def test_a_short_wait_is_judged_by_all_claims(batch: Database) -> None:
-    (why,) = timeline.why(batch.readers, "b020", QUEUE)
+    (why,) = waits.why(batch.readers, "b020", QUEUE)
 
     (wait,) = why.waits
     assert wait.judged_from_ms is None

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Table, text
 
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import metadata
@@ -75,7 +75,7 @@ class Log:
         with lying(self.database) as connection:
             connection.execute(statement, values)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LogVerdict:
         return verify(self.database).verdict
 
 
@@ -114,7 +114,7 @@ def test_a_lie_in_any_column_is_found(log: Log, name: str) -> None:
     if name == "quarantine":
         log.poison()
     honest = log.verdict()
-    assert honest is not Verdict.VIOLATED
+    assert honest is not LogVerdict.VIOLATED
     rows = log.rows(table)
     assert rows, f"{name} is empty: a lie about nothing proves nothing"
 
@@ -122,7 +122,7 @@ def test_a_lie_in_any_column_is_found(log: Log, name: str) -> None:
         row, lie = next(lies(rows, column))
         log.remove(table, row)
         log.put(table, lie)
-        assert log.verdict() is Verdict.VIOLATED, f"{name}.{column.name}: {lie}"
+        assert log.verdict() is LogVerdict.VIOLATED, f"{name}.{column.name}: {lie}"
         log.remove(table, lie)
         log.put(table, row)
     assert log.verdict() is honest
@@ -140,10 +140,10 @@ def test_a_row_removed_or_made_up_is_found(log: Log, name: str) -> None:
     made_up = next(lie for lie in lies if tuple(lie[key.name] for key in keys) not in there)
 
     log.remove(table, row)
-    assert log.verdict() is Verdict.VIOLATED
+    assert log.verdict() is LogVerdict.VIOLATED
     log.put(table, row)
     log.put(table, made_up)
-    assert log.verdict() is Verdict.VIOLATED
+    assert log.verdict() is LogVerdict.VIOLATED
 
 
 def test_every_table_is_proved_or_says_why_not() -> None:

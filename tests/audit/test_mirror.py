@@ -8,9 +8,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from rq_core.errors import AuditElsewhere, ServerUnavailable
-from sql_audit.mirror.intake import unpack
+from sql_audit.mirror.intake import unpack_entry
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.turn import STEPS, Mirror, Outcome
+from sql_audit.mirror.turn import STEPS, Mirror, TurnOutcome
 from sql_audit.proof import record
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
@@ -176,7 +176,7 @@ def test_an_event_cannot_be_replaced(
 
 def turns_of_two(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], at: str
-) -> tuple[Mirror, list[Outcome]]:
+) -> tuple[Mirror, list[TurnOutcome]]:
     """The second mirror's turn, within the first's at this step, and the first's; and the first mirror."""
     first, second = make_mirror(), make_mirror()
     first.turn()
@@ -199,7 +199,7 @@ def test_a_second_mirror_gets_nothing_while_the_first_writes(
 ) -> None:
     _, outcomes = turns_of_two(writer, make_mirror, "locked")
 
-    assert outcomes == [Outcome.HELD, Outcome.MIRRORED]
+    assert outcomes == [TurnOutcome.HELD, TurnOutcome.MIRRORED]
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 
 
@@ -209,7 +209,7 @@ def test_a_mirror_that_read_too_early_reads_again(
     first, outcomes = turns_of_two(writer, make_mirror, "read")
     auditlog.drain(first)
 
-    assert outcomes == [Outcome.MIRRORED, Outcome.STALE]
+    assert outcomes == [TurnOutcome.MIRRORED, TurnOutcome.STALE]
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
     assert writer.backlog() == (0, 0)
 
@@ -286,7 +286,7 @@ def test_missing_entries_are_a_recorded_gap(
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 1
 
 
-def test_a_changed_anchor_is_kept_and_what_follows_it_is_told_again(
+def test_a_changed_anchor_is_kept_and_the_jobs_after_it_are_logged_again(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -306,7 +306,7 @@ def test_a_changed_anchor_is_kept_and_what_follows_it_is_told_again(
     # Both that SQL cannot number are kept: the one in the anchor's place, and what followed it.
     kept = auditlog.rows(database, "SELECT kind, raw FROM quarantine ORDER BY id")
     assert [r["kind"] for r in kept] == ["conflict", "conflict"]
-    assert [unpack(r["raw"])["type"] for r in kept] == ["paused", "enqueued"]
+    assert [unpack_entry(r["raw"])["type"] for r in kept] == ["paused", "enqueued"]
     assert auditlog.events(database, QUEUE)[-1]["detail"] == (
         '{"field":"baseline","old":"pending","new":"done"}'
     )
@@ -333,7 +333,7 @@ def test_an_emptied_outbox_makes_redis_begin_one_epoch(
     ]  # fmt: skip
 
 
-def test_a_loss_under_passed_numbers_is_told_of_the_epoch_that_lost_it_alone(
+def test_a_loss_under_passed_numbers_is_recorded_for_the_epoch_that_lost_it_alone(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """The baseline that the mirror then asks for begins an epoch, too, in the same batch, and goes on from the last."""
@@ -348,7 +348,7 @@ def test_a_loss_under_passed_numbers_is_told_of_the_epoch_that_lost_it_alone(
     enqueue(writer, "passed")
     writer.begin(writer.epoch + 10, "replid_changed", writer.log[-1][0])
 
-    assert mirror.turn().outcome is Outcome.BEHIND
+    assert mirror.turn().outcome is TurnOutcome.BEHIND
     auditlog.drain(mirror)
 
     found = auditlog.rows(database, "SELECT kind, epoch FROM mirror_epoch ORDER BY id")
@@ -382,7 +382,7 @@ def test_an_entry_that_is_missing_before_an_epoch_in_the_same_read_is_a_gap(
     assert turns == [1, 1, 2, 0]
 
 
-def test_an_epoch_tells_what_was_lost_before_it(
+def test_an_epoch_records_the_entries_that_were_lost_before_it(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")

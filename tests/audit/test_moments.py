@@ -10,7 +10,7 @@ from click.testing import Result
 
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.turn import Mirror
-from sql_audit.queries import timeline
+from sql_audit.queries import moments, waits
 from sql_audit.store.connection.database import Database
 from sql_audit.times import readable
 from tests.audit.conftest import QUEUE
@@ -66,10 +66,10 @@ def said(database: Database, *arguments: str) -> str:
     [(-1, "", ""), (0, "a", "bcd"), (99, "a", "bcd"), (150, "b", "cd"), (250, "b", "c"),
      (350, "c", "b")],
 )  # fmt: skip
-def test_a_moment_is_told_by_who_ran_and_who_waited(
+def test_a_moment_shows_the_jobs_that_ran_and_those_that_waited(
     one_at_a_time: None, database: Database, at_ms: int, running: str, waiting: str
 ) -> None:
-    moment = timeline.at(database.readers, QUEUE, T0 + at_ms)
+    moment = moments.at(database.readers, QUEUE, T0 + at_ms)
 
     assert "".join(sorted(each.job_id for each in moment.running)) == running
     assert "".join(sorted(each.job_id for each in moment.waiting)) == waiting
@@ -77,14 +77,14 @@ def test_a_moment_is_told_by_who_ran_and_who_waited(
         assert moment.scopes["tenant=acme"] == (1, [running])
 
 
-def test_a_moment_outside_the_log_is_told_as_such(
+def test_a_moment_outside_the_log_has_a_caveat(
     one_at_a_time: None, writer: StreamWriter, database: Database
 ) -> None:
     """That nothing is told of it does not mean that nothing was."""
     first = auditlog.events(database, QUEUE)[0]["at_ms"]
 
     def caveats(at_ms: int) -> str:
-        return "; ".join(timeline.at(database.readers, QUEUE, at_ms).caveats)
+        return "; ".join(moments.at(database.readers, QUEUE, at_ms).caveats)
 
     assert "begins at 2026-11-21" in caveats(first - 1)
     assert (caveats(first), caveats(writer.now_ms)) == ("", "")
@@ -119,13 +119,13 @@ def test_jobs_that_redis_forgot_waited_until_then(
     }  # fmt: skip
 
     def waiting(at_ms: int) -> list[str]:
-        return [each.job_id for each in timeline.at(database.readers, QUEUE, at_ms).waiting]
+        return [each.job_id for each in moments.at(database.readers, QUEUE, at_ms).waiting]
 
     assert (waiting(T0 + 350), waiting(until - 1), waiting(until)) == (["b"], ["b"], [])
-    (caveat,) = timeline.at(database.readers, QUEUE, T0 + 350).caveats
+    (caveat,) = moments.at(database.readers, QUEUE, T0 + 350).caveats
     assert f"Redis forgot jobs of queue {QUEUE} at {readable(until)}" in caveat
-    assert timeline.at(database.readers, QUEUE, until).caveats == ()
-    (answer,) = timeline.why(database.readers, "b", QUEUE)
+    assert moments.at(database.readers, QUEUE, until).caveats == ()
+    (answer,) = waits.why(database.readers, "b", QUEUE)
     wait = answer.waits[-1]
     assert (wait.claim, wait.ended, wait.until_ms) == (None, answer.state, until)
     told = said(database, "why", "b")
@@ -137,7 +137,7 @@ def test_jobs_that_redis_forgot_waited_until_then(
     back = writer.now_ms
     auditlog.drain(mirror)
 
-    (answer,) = timeline.why(database.readers, "b", QUEUE)
+    (answer,) = waits.why(database.readers, "b", QUEUE)
     *before, forgotten, now = answer.waits
     assert (forgotten.since_ms, forgotten.until_ms, forgotten.ended) == (
         wait.since_ms,
@@ -151,7 +151,7 @@ def test_jobs_that_redis_forgot_waited_until_then(
 def test_a_job_that_was_cancelled_waited_until_then(
     one_at_a_time: None, database: Database
 ) -> None:
-    (answer,) = timeline.why(database.readers, "d", QUEUE)
+    (answer,) = waits.why(database.readers, "d", QUEUE)
 
     (wait,) = answer.waits
     assert (wait.waited_ms, wait.claim, wait.ended) == (200, None, "cancelled")
@@ -160,10 +160,10 @@ def test_a_job_that_was_cancelled_waited_until_then(
     assert "until it was cancelled; held back by tenant=acme" in told
 
 
-def test_a_wait_is_told_with_how_long_each_scope_was_full_and_by_whom(
+def test_a_wait_shows_how_long_each_scope_was_full_and_who_held_it(
     one_at_a_time: None, database: Database
 ) -> None:
-    (answer,) = timeline.why(database.readers, "c")
+    (answer,) = waits.why(database.readers, "c")
 
     (wait,) = answer.waits
     assert (wait.waited_ms, wait.claim, wait.worker) == (300, 1, "w-1")
@@ -176,7 +176,7 @@ def test_a_wait_is_told_with_how_long_each_scope_was_full_and_by_whom(
     }
 
 
-def test_of_several_rates_the_one_that_held_a_job_back_is_named(
+def test_the_one_of_several_rates_that_held_a_job_back_is_named(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Claims from before the wait had spent the tenant's; the task's was free again after a second."""
@@ -198,7 +198,7 @@ def test_of_several_rates_the_one_that_held_a_job_back_is_named(
     writer.jobs("claimed", ["d", 1, [task, tenant]])
     auditlog.drain(mirror)
 
-    (answer,) = timeline.why(database.readers, "d")
+    (answer,) = waits.why(database.readers, "d")
 
     (wait,) = answer.waits
     assert wait.held_back_by == "tenant@60s=acme"
@@ -214,7 +214,7 @@ def test_of_several_rates_the_one_that_held_a_job_back_is_named(
 def test_a_job_that_still_waits_waits_behind_who_holds_its_scopes(
     one_at_a_time: None, database: Database
 ) -> None:
-    (answer,) = timeline.why(database.readers, "b", QUEUE)
+    (answer,) = waits.why(database.readers, "b", QUEUE)
 
     first, now = answer.waits
     assert first.waited_ms == 100
@@ -226,7 +226,7 @@ def test_a_job_that_still_waits_waits_behind_who_holds_its_scopes(
 
 def test_why_of_an_unknown_job_is_an_error(one_at_a_time: None, database: Database) -> None:
     with pytest.raises(HistoryUnknown):
-        timeline.why(database.readers, "ghost")
+        waits.why(database.readers, "ghost")
 
 
 def test_why_names_the_full_scope_and_who_held_it(one_at_a_time: None, database: Database) -> None:
@@ -270,7 +270,7 @@ def test_why_and_at_tell_of_delays_suspects_and_lost_workers(
 
 
 @pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "still-waits"])
-def test_why_tells_a_retry_s_delay_from_the_wait_for_a_worker(
+def test_why_separates_a_retry_s_delay_from_the_wait_for_a_worker(
     claimed: bool, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """The delay was said to last until the claim, beside a wait from its end on."""
@@ -294,7 +294,7 @@ def test_why_tells_a_retry_s_delay_from_the_wait_for_a_worker(
         writer.jobs("claimed", ["other", 1])
     auditlog.drain(mirror)
 
-    (answer,) = timeline.why(database.readers, "p")
+    (answer,) = waits.why(database.readers, "p")
 
     (delay,), (_, wait) = answer.pauses, answer.waits
     assert (delay.since_ms - T0, delay.until_ms) == (2_000, T0 + 12_000)
@@ -365,7 +365,7 @@ def test_the_views_count_successes_lanes_workers_and_holders(
     assert view("failures_by_error") == []
 
 
-def test_failures_are_told_by_error(
+def test_failures_are_counted_by_error(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3])

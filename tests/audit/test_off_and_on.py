@@ -14,8 +14,8 @@ from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from sql_audit.mirror import service
 from sql_audit.mirror.redis_access import Outbox
-from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.proof.result import Verdict
+from sql_audit.mirror.turn import Mirror, TurnOutcome
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.connection.database import Database
@@ -72,7 +72,7 @@ def test_a_running_mirror_goes_on_when_the_log_is_switched_on_again(
     assert mirrored(database, *off)
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
     assert caplog.text.count("log is switched off") == 1
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
 def test_a_log_is_switched_off_beside_a_mirror_that_is_faster(
@@ -82,7 +82,7 @@ def test_a_log_is_switched_off_beside_a_mirror_that_is_faster(
     with Client(valkey_url) as client:
         added = add(client)
         running, ending = (Mirror(Outbox(client), database, "q") for _ in range(2))
-        while running.turn().outcome is not Outcome.IDLE:
+        while running.turn().outcome is not TurnOutcome.IDLE:
             pass
         client.run(client.calls.audit.detach("q", audit_id(database)))
         late = ending.read
@@ -96,7 +96,7 @@ def test_a_log_is_switched_off_beside_a_mirror_that_is_faster(
         ending.finish()
 
     assert mirrored(database, *added)
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
 def test_a_log_that_another_database_has_is_not_switched_on(

@@ -26,8 +26,8 @@ from rq_core.model.keys import queue_keys
 from rq_core.protocol.calls import claims
 from sql_audit.mirror import service
 from sql_audit.mirror.redis_access import Outbox
-from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.proof.result import Verdict
+from sql_audit.mirror.turn import Mirror, TurnOutcome
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from tests.audit.conftest import QUEUE
@@ -106,7 +106,7 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
         wait_until(lambda: "level again" in caplog.text, "that is told")
         client.run(client.calls.enqueue.many(new_jobs(1)))
 
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
     states = auditlog.rows(
         database, "SELECT state, COUNT(*) AS n FROM job GROUP BY state ORDER BY 1"
     )
@@ -144,16 +144,16 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
     database = Database(postgres_url)
     lay_schema(database)
     mirror = Mirror(source, database, QUEUE)
-    assert mirror.turn().outcome is Outcome.MIRRORED
+    assert mirror.turn().outcome is TurnOutcome.MIRRORED
     writer.life("a", "b", "c")
     process = stopped(postgres_url, step)
 
-    assert mirror.turn().outcome is Outcome.HELD
+    assert mirror.turn().outcome is TurnOutcome.HELD
     began = time.monotonic()
 
     def taken_over() -> bool:
         database.end_stalled(stopped_mirror.TIMEOUT_MS)  # as the service does
-        return mirror.turn().outcome is Outcome.MIRRORED
+        return mirror.turn().outcome is TurnOutcome.MIRRORED
 
     wait_until(taken_over, "the other takes over", timeout=30)
     took = time.monotonic() - began
@@ -187,7 +187,7 @@ def test_a_stopped_mirror_on_sqlite_holds_the_file_until_it_goes_on_or_dies(
     process = stopped(sqlite_url, "events")
     mirror = Mirror(source, database, QUEUE)
 
-    assert [mirror.turn().outcome for _ in range(3)] == [Outcome.HELD] * 3
+    assert [mirror.turn().outcome for _ in range(3)] == [TurnOutcome.HELD] * 3
     assert auditlog.rows(database, "SELECT * FROM job_event") == []
     os.kill(process.pid, end)
     process.wait(30)
@@ -261,7 +261,7 @@ def test_an_older_sql_gets_again_what_the_stream_retains(
 
     assert kinds(older) == ["started"]
     assert auditlog.told_by_sql(older, QUEUE) == auditlog.told_by_stream(writer.log)
-    assert verify(older).verdict is Verdict.HOLDS
+    assert verify(older).verdict is LogVerdict.HOLDS
     assert writer.backlog() == (0, 0)
 
 
@@ -283,7 +283,7 @@ def test_what_an_older_sql_cannot_get_again_is_recorded(
     # All of b and c but their last entry, which was the anchor.
     assert (gap["old_seq"], gap["seq"], gap["missing"]) == (3, 6, 2)
     result = verify(older)
-    assert result.verdict is Verdict.UNKNOWN
+    assert result.verdict is LogVerdict.UNKNOWN
     assert result.violations == []
     assert [e["job_id"] for e in auditlog.events(older, QUEUE) if e["job_id"]][-1] == "d"
 
@@ -321,10 +321,10 @@ def test_what_an_operator_took_is_recorded_and_work_goes_on(
     result = verify(database)
     if cut in ("XTRIM all", "DEL"):
         # Nothing is left to tell that anything is missing: Redis began anew, and the loss is named as such.
-        assert result.verdict is Verdict.HOLDS
+        assert result.verdict is LogVerdict.HOLDS
         assert [loss.says for loss in result.queues["q"].losses]
     else:
-        assert result.verdict is Verdict.UNKNOWN
+        assert result.verdict is LogVerdict.UNKNOWN
     assert result.violations == []
     # What was taken unmirrored was counted when it was added: it must not count for ever.
     assert client.run(client.calls.reads.counts("q")).backlog == 0

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sql_audit.mirror import service
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from sql_audit.store.partitions import Month, create_ahead, month_of, partitions
@@ -88,7 +88,7 @@ def test_a_month_that_is_in_the_default_partition_gets_its_own(
     assert auditlog.events(postgres, QUEUE) == before
     writer.life("b")
     auditlog.drain(Mirror(source, postgres, QUEUE))
-    assert verify(postgres).verdict is Verdict.HOLDS
+    assert verify(postgres).verdict is LogVerdict.HOLDS
     for table in ("job_event", "job_event_default", month_of(writer.now_ms).table):
         with postgres.writing() as connection, pytest.raises(DBAPIError, match="append-only"):
             assert connection is not None
@@ -110,7 +110,7 @@ def test_a_large_default_partition_is_left_to_its_owner(
     assert in_default(postgres) == 0
 
 
-def test_a_reader_that_holds_a_partition_up_is_told_and_soon_tried_again(
+def test_a_partition_that_a_reader_holds_up_is_logged_once_and_tried_again_soon(
     postgres: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "PARTITIONS_AGAIN_S", 0.0)
@@ -146,7 +146,7 @@ def test_an_old_month_is_dropped_but_for_what_is_kept(
     kept = auditlog.one(postgres, count)["n"]
     assert 0 < kept < before
     assert done.events >= before - kept
-    assert verify(postgres).verdict is Verdict.HOLDS
+    assert verify(postgres).verdict is LogVerdict.HOLDS
     with postgres.writing() as connection:
         assert connection is not None
         for statement in (f"DELETE FROM {first.table}", f"TRUNCATE {first.table}"):
@@ -154,7 +154,7 @@ def test_an_old_month_is_dropped_but_for_what_is_kept(
                 connection.execute(text(statement))
 
 
-def test_a_month_of_which_nothing_is_kept_is_gone(
+def test_a_month_is_dropped_once_none_of_its_rows_is_kept(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     mirror = Mirror(source, postgres, QUEUE, limits=BatchLimits(events=20))
@@ -174,7 +174,7 @@ def test_a_month_of_which_nothing_is_kept_is_gone(
 
     assert (done.jobs, done.kept_events) == (31, 1)
     assert months(postgres) == [Month(2027, 2), Month(2027, 3)]
-    assert verify(postgres).verdict is Verdict.HOLDS
+    assert verify(postgres).verdict is LogVerdict.HOLDS
 
 
 def test_a_number_is_taken_whatever_its_month(

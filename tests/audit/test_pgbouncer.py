@@ -14,9 +14,9 @@ import pytest
 from rq_core.connections.client import Client
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import history
+from sql_audit.queries import history, reports
 from sql_audit.store import migrate, partitions
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
@@ -70,29 +70,29 @@ def test_nothing_is_left_on_a_connection_that_the_pool_gives_to_others(
     client: Client, pooled: Database, postgres_url: str
 ) -> None:
     fresh = session(pooled)
-    migrate.upgrade(pooled)
+    migrate.upgrade_schema(pooled)
     for _ in mirrored_rounds(client, pooled, seed=7, rounds=12):
-        history.report(pooled.readers, QUEUE)
+        reports.report(pooled.readers, QUEUE)
     partitions.create_ahead(pooled, 4_000_000_000_000)
     pooled.end_stalled()
 
     assert session(pooled) == fresh
     direct = Database(postgres_url)  # verify reads through two connections at once
-    assert verify(direct).verdict is Verdict.HOLDS
+    assert verify(direct).verdict is LogVerdict.HOLDS
     direct.close()
 
 
 def test_a_mirror_goes_on_while_others_read_through_the_same_connection(
     client: Client, pooled: Database
 ) -> None:
-    migrate.upgrade(pooled)
+    migrate.upgrade_schema(pooled)
     fleet = Fleet(client, 8)
     mirror = Mirror(Outbox(client), pooled, QUEUE)
     reader = Database(pooled.address)
 
     for _ in range(5):
         fleet.run(20)
-        history.report(reader.readers, QUEUE)
+        reports.report(reader.readers, QUEUE)
         auditlog.drain(mirror)
 
     (mark,) = history.watermarks(reader.readers, QUEUE)
@@ -102,7 +102,7 @@ def test_a_mirror_goes_on_while_others_read_through_the_same_connection(
 
 
 def test_a_reader_may_not_write_and_a_writer_may_not_idle(pooled: Database) -> None:
-    migrate.upgrade(pooled)
+    migrate.upgrade_schema(pooled)
 
     with pooled.readers.connect() as connection:
         assert connection.exec_driver_sql("SHOW transaction_read_only").scalar_one() == "on"
@@ -115,7 +115,7 @@ def test_a_reader_may_not_write_and_a_writer_may_not_idle(pooled: Database) -> N
 def test_no_temporary_table_outlives_its_transaction(client: Client, postgres_url: str) -> None:
     """One that stayed would hold back datfrozenxid for as long as the mirror's connection."""
     database = Database(postgres_url)
-    migrate.upgrade(database)
+    migrate.upgrade_schema(database)
     for _ in mirrored_rounds(client, database, seed=9, rounds=3):
         pass
 

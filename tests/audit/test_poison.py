@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rq_core.app.handlers.redaction import MESSAGE_MAX, describe
+from rq_core.app.handlers.redaction import MESSAGE_MAX, describe_error
 from rq_core.connections.client import Client
 from rq_core.doctor import diagnose, repair
 from rq_core.errors import QueueDamaged
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol.calls import claims
-from sql_audit.mirror.intake import Intake, unpack
+from sql_audit.mirror.intake import Intake, unpack_entry
 from sql_audit.mirror.projection.fold import Folder
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import history, timeline
+from sql_audit.queries import history, moments
 from sql_audit.store.connection.copy import EventRows
 from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.driver_errors import data_refused
@@ -61,7 +61,7 @@ WHOLE: list[tuple[str, dict[str, str | bytes]]] = [
 
 
 @pytest.mark.parametrize(("name", "poison"), WHOLE, ids=[name for name, _ in WHOLE])
-def test_what_cannot_be_read_keeps_its_place_and_its_bytes(
+def test_an_unreadable_entry_keeps_its_place_and_its_bytes(
     name: str,
     poison: dict[str, str | bytes],
     writer: StreamWriter,
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_keeps_its_place_and_its_bytes(
 
     kept = auditlog.one(database, "SELECT * FROM quarantine")
     assert f"{kept['epoch']}-{kept['seq']}" == at
-    raw = {k: v.encode("utf-8", "surrogateescape") for k, v in unpack(kept["raw"]).items()}
+    raw = {k: v.encode("utf-8", "surrogateescape") for k, v in unpack_entry(kept["raw"]).items()}
     assert raw == writer.log[2][1]
     assert numbers(database) == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert auditlog.events(database, QUEUE)[2]["type"] == "quarantined"
@@ -153,7 +153,7 @@ def test_a_claim_under_scopes_that_cannot_be_read_is_kept_apart(
     assert [(row["scope"], row["holders"], row["cap"]) for row in full] == [
         ("queue", 1, 9), ("task=send", 1, 4), ("tenant=acme", 1, None),
     ]  # fmt: skip
-    running = timeline.at(database.readers, QUEUE, writer.now_ms).running
+    running = moments.at(database.readers, QUEUE, writer.now_ms).running
     assert [claim.job_id for claim in running] == ["a", "c"]
     kept = auditlog.one(database, "SELECT seq, ordinal, kind FROM quarantine")
     assert kept == {"seq": 2, "ordinal": 1, "kind": "undecodable"}
@@ -177,7 +177,7 @@ def test_json_of_any_depth_is_mirrored_and_read_again(
 
     assert numbers(database)[-1] == (3, 0)
     verify(database)
-    tail = history.tail(database.readers, QUEUE, 10)
+    tail = history.queue_tail(database.readers, QUEUE, 10)
     assert [event.seq for event in tail] == [0, 1, 1, 2, 3]
     assert (tail[-2].type == "quarantined") is (depth > 32)
 
@@ -236,7 +236,7 @@ def test_bytes_that_are_no_text_do_not_hide_the_jobs(
     events = auditlog.events(database, QUEUE)
     assert [e["job_id"] for e in events] == [None, "a\ufffd", "b"]
     kept = auditlog.one(database, "SELECT kind, raw FROM quarantine")
-    assert unpack(kept["raw"])["by"].encode("utf-8", "surrogateescape") == b"w\xff"
+    assert unpack_entry(kept["raw"])["by"].encode("utf-8", "surrogateescape") == b"w\xff"
 
 
 def test_an_error_of_ten_megabytes_fits(
@@ -254,7 +254,7 @@ def test_an_error_of_ten_megabytes_fits(
 
 
 @pytest.mark.parametrize("stray", ["18446744073709551615-0", f"{2**63}-0", f"{2**53 + 2}-0"])
-def test_a_number_beyond_sql_is_told_and_goes_with_the_doctor(
+def test_a_number_beyond_sql_is_reported_and_the_doctor_removes_it(
     stray: str, valkey_url: str, database: Database
 ) -> None:
     """The mirror tried it again for ever, and then called it quarantined each time."""
@@ -276,10 +276,10 @@ def test_a_number_beyond_sql_is_told_and_goes_with_the_doctor(
 
     assert auditlog.events(database, "q")[-1]["type"] == "resumed"
     assert auditlog.rows(database, "SELECT kind FROM quarantine") == []
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_what_sql_alone_refuses_is_found_and_quarantined(
+def test_a_row_that_sql_alone_refuses_is_found_and_quarantined(
     writer: StreamWriter,
     mirror: Mirror,
     database: Database,
@@ -493,7 +493,7 @@ def test_what_a_handler_raises_arrives_through_the_real_scripts(
         client.run(client.calls.enqueue.many([NewJob(JobIds()(), "q", profile("task"), "{}")]))
         mirror = Mirror(Outbox(client), database, "q")
         claim = client.run(claims.claim("q", "w-1", 1)).jobs[0]
-        record = (claim.id, claim.fence, "final", 0, "failed", describe(error))
+        record = (claim.id, claim.fence, "final", 0, "failed", describe_error(error))
         client.run(claims.fail("q", "w-1", [record]))
         auditlog.drain(mirror)
 
@@ -506,4 +506,4 @@ def test_what_a_handler_raises_arrives_through_the_real_scripts(
         assert len(kept["message"]) < MESSAGE_MAX + 50
         assert "characters left out" in kept["message"]
     assert auditlog.rows(database, "SELECT * FROM quarantine") == []
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS

@@ -144,7 +144,7 @@ def test_a_secret_is_nowhere_but_where_the_job_waits(
     [crew.retried_unsurely, crew.retried_unsurely_in_thread, crew.retried_unsurely_apart],
     ids=lambda task: task.name,
 )
-def test_a_broken_backoff_function_tells_nothing_of_the_error_that_it_was_asked_about(
+def test_the_traceback_of_a_broken_backoff_function_does_not_show_the_handlers_error(
     app: App, witness: crew.Witness, task: Any
 ) -> None:
     """Its own error was logged with the handler's as its context, which no redactor had seen."""

@@ -17,7 +17,7 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.log import kept_rows
 from sql_audit.proof.record import record_proofs
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.chain import found_text
 from sql_audit.store.connection.copy import copy_text
@@ -25,7 +25,7 @@ from sql_audit.store.connection.database import Database
 from sql_audit.store.partitions import create_ahead
 from sql_audit.store.schema.tables import mirror_prune
 from sql_audit.upkeep.plan import Rules, plan
-from sql_audit.upkeep.prune import prune, remove
+from sql_audit.upkeep.prune import prune_logs, remove
 from tests.audit.conftest import QUEUE
 from tests.audit.pruning import DAY, days, jobs, prune_at, two_seasons
 from tests.kit import auditlog
@@ -67,7 +67,7 @@ def test_old_jobs_leave_and_the_rest_is_proven(
     attempts = auditlog.rows(database, "SELECT DISTINCT job_id FROM job_attempt")
     assert {row["job_id"] for row in attempts}.isdisjoint(old)
     result = verify(database)
-    assert result.verdict is Verdict.HOLDS, result.queues
+    assert result.verdict is LogVerdict.HOLDS, result.queues
     says = result.queues[QUEUE].says
     assert f"complete through epoch {writer.epoch}, number {writer.seq}" in says
     assert f"from after {done.cut}" in says
@@ -88,7 +88,7 @@ def test_a_prune_with_nothing_to_remove_leaves_no_record(
     assert auditlog.rows(database, "SELECT * FROM mirror_prune") == recorded
 
 
-def test_what_was_alive_at_the_cut_is_still_held_against_its_caps(
+def test_jobs_that_were_alive_at_the_cut_are_still_held_against_their_caps(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """The replay behind the cut begins with the jobs and the claims that were there."""
@@ -128,7 +128,7 @@ def test_each_outcome_is_kept_for_its_time(
     assert set(jobs(database)) == {
         "old-dead", "alive", "dropped", "dead-in-redis", "new-done", "last",
     }  # fmt: skip
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
     # What is kept longer leaves in its time, although nothing new is old enough.
     now = writer.now_ms + 80 * DAY
@@ -136,7 +136,7 @@ def test_each_outcome_is_kept_for_its_time(
     assert set(jobs(database)) == {"old-dead", "alive", "dead-in-redis", "new-done", "last"}
     prune_at(database, now, days_kept=1000, dead=90)
     assert set(jobs(database)) == {"alive", "dead-in-redis", "new-done", "last"}
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
 def test_a_log_that_cannot_tell_all_needs_consent(
@@ -154,12 +154,12 @@ def test_a_log_that_cannot_tell_all_needs_consent(
     writer.life("d")
     auditlog.drain(small)
     result = verify(database)
-    assert result.verdict is Verdict.UNKNOWN
+    assert result.verdict is LogVerdict.UNKNOWN
 
     with pytest.raises(NotProven, match="--accept-gaps"):
         prune_at(database, writer.now_ms)
     cuts = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
-    prune(database, cuts, by="ada", now_ms=writer.now_ms, accept_unknown=True)
+    prune_logs(database, cuts, by="ada", now_ms=writer.now_ms, accept_unknown=True)
 
     assert set(jobs(database)) == {"d"}
     assert auditlog.rows(database, "SELECT * FROM quarantine") == []
@@ -177,7 +177,7 @@ def test_a_log_that_is_violated_stays_whatever_the_record_of_proofs_says(
     writer.life("later")
     auditlog.drain(small)
     result = verify(database)
-    assert result.verdict is Verdict.VIOLATED
+    assert result.verdict is LogVerdict.VIOLATED
     record_proofs(database, result)
     assert auditlog.rows(database, "SELECT * FROM mirror_proof") == []
     before = auditlog.events(database, QUEUE)
@@ -218,7 +218,7 @@ def test_only_a_recorded_prune_opens_the_door(
                 with pytest.raises(DBAPIError, match="append-only"):
                     connection.execute(text("UPDATE job_event SET at_ms = 1"))
 
-    prune(database, [cut], by="ada", now_ms=writer.now_ms, on_step=on_step)
+    prune_logs(database, [cut], by="ada", now_ms=writer.now_ms, on_step=on_step)
 
     refused("1 = 1")
     assert "removed" in seen or "month" in seen
@@ -246,11 +246,11 @@ def test_a_prune_that_dies_is_taken_up_by_the_next(
             raise Died
 
     try:
-        prune(database, cuts, by="ada", now_ms=writer.now_ms, on_step=die)
+        prune_logs(database, cuts, by="ada", now_ms=writer.now_ms, on_step=die)
     except Died:
         half = verify(database)
         assert half.violations == []
-        assert half.verdict is Verdict.UNKNOWN
+        assert half.verdict is LogVerdict.UNKNOWN
         assert "under way, or was interrupted" in half.queues[QUEUE].notes[0].says
     else:
         assert (step, database.dialect) in {("month", "sqlite"), ("removed", "postgresql")}
@@ -258,7 +258,7 @@ def test_a_prune_that_dies_is_taken_up_by_the_next(
     prune_at(database, writer.now_ms)
 
     assert len(jobs(database)) < len(expected)
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
     assert (
         auditlog.rows(database, "SELECT batch FROM mirror_batch WHERE batch <= :n", n=cuts[0].batch)
         == []
@@ -290,7 +290,7 @@ def lie(database: Database, *statements: str) -> None:
         "DELETE FROM mirror_prune WHERE kind = 'begun'",
     ],
 )
-def test_what_a_prune_left_cannot_be_changed_unseen(
+def test_events_that_a_prune_left_cannot_be_changed_unseen(
     change: str, writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)
@@ -308,7 +308,7 @@ def test_what_a_prune_left_cannot_be_changed_unseen(
     lie(database, change.format(**where))
 
     found = verify(database)
-    assert found.verdict is Verdict.VIOLATED
+    assert found.verdict is LogVerdict.VIOLATED
     assert "I7" in found.queues[QUEUE].counts
 
 
@@ -321,11 +321,11 @@ def test_a_head_kept_elsewhere_is_found_behind_the_cut_and_not_before(
     ]
     (cut,) = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
 
-    (done,) = prune(database, [cut], by="ada", now_ms=writer.now_ms)
+    (done,) = prune_logs(database, [cut], by="ada", now_ms=writer.now_ms)
 
-    assert verify(database, heads=[done.head]).verdict is Verdict.HOLDS
+    assert verify(database, heads=[done.head]).verdict is LogVerdict.HOLDS
     before = verify(database, heads=[heads[0]])
-    assert before.verdict is Verdict.UNKNOWN
+    assert before.verdict is LogVerdict.UNKNOWN
     assert "it was pruned, or" in before.queues[QUEUE].notes[-1].says
 
 
@@ -341,11 +341,11 @@ def test_a_forged_prune_is_proven_by_no_head_from_before_it(
     lie(database, "UPDATE job_event SET worker = 'x' WHERE type = 'enqueued' AND seq < 40")
     (done,) = remove(database, [cut], by="ada", now_ms=writer.now_ms)
     # Nobody can tell it from a true one by what is in SQL.
-    assert verify(database, heads=[done.head]).verdict is Verdict.HOLDS
+    assert verify(database, heads=[done.head]).verdict is LogVerdict.HOLDS
 
     for head in (known[-1], cut.head):
         found = verify(database, heads=[head])
-        assert found.verdict is Verdict.UNKNOWN
+        assert found.verdict is LogVerdict.UNKNOWN
         assert "is older than the record of the prune" in found.queues[QUEUE].notes[-1].says
 
 
@@ -376,8 +376,8 @@ def test_two_rows_that_say_that_the_log_was_pruned_prove_nothing(
         for kind in ("begun", "done"):
             connection.execute(mirror_prune.insert(), row | {"kind": kind})
 
-    assert verify(database).verdict is Verdict.VIOLATED
-    assert verify(database, heads=[known["head"]]).verdict is Verdict.VIOLATED
+    assert verify(database).verdict is LogVerdict.VIOLATED
+    assert verify(database, heads=[known["head"]]).verdict is LogVerdict.VIOLATED
 
 
 def test_the_mirror_goes_on_between_transactions(
@@ -394,14 +394,14 @@ def test_the_mirror_goes_on_between_transactions(
         story.run(5)
         told.append(auditlog.drain(small))
 
-    prune(
+    prune_logs(
         database, plan(database, Rules(90 * DAY), now_ms=writer.now_ms), by="ada",
         now_ms=writer.now_ms, on_step=on_step,
     )  # fmt: skip
 
     assert len(told) > 5
     assert min(told) > 0
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
 def test_the_command_says_what_leaves_and_refuses_clearly(
@@ -427,7 +427,7 @@ def test_the_command_says_what_leaves_and_refuses_clearly(
     assert (row["actor"], row["jobs"], row["events"]) == ("ada", did["jobs"], did["events"])
 
 
-def test_one_job_that_leaves_is_told_in_the_singular(
+def test_prune_writes_one_job_in_the_singular(
     writer: StreamWriter, mirror: Mirror, audit_url: str, database: Database
 ) -> None:
     """It was "1 jobs would leave"."""

@@ -15,12 +15,12 @@ from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
-from sql_audit.queries import history, timeline
+from sql_audit.queries import history, moments, waits
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.plan import Rules, plan
-from sql_audit.upkeep.prune import Pruned, prune
+from sql_audit.upkeep.prune import PruneResult, prune_logs
 from tests.audit.epochs.forgetting import START_MS, enqueue, orphaned, timed_client
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, states
@@ -68,10 +68,10 @@ class Seasons:
         self.clock.advance(1_000)
         self.fleet.held.clear()
 
-    def prune(self) -> Pruned:
+    def prune(self) -> PruneResult:
         """Prune all that is finished and proven."""
         cuts = plan(self.database, Rules(0), now_ms=self.clock.now_ms)
-        (done,) = prune(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
+        (done,) = prune_logs(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
         return done
 
 
@@ -98,7 +98,7 @@ def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
 
     first = seasons.prune()
 
-    result = assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
+    result = assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)
     left = orphaned(database)
     assert first.jobs > 10
     assert len(left) == result.orphans < len(before)
@@ -121,14 +121,14 @@ def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
 
     second = seasons.prune()
 
-    result = assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
+    result = assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)
     flushed = result.losses[-1]
     assert flushed.jobs < alive
     assert flushed.says.endswith(" (of what the prune left)")
     assert second.jobs >= alive
     assert "lost" not in states(database).values()
     seasons.run(30)
-    assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
+    assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)
 
 
 def test_a_snapshot_from_before_the_cut_is_no_lie(seasons: Seasons, database: Database) -> None:
@@ -142,7 +142,7 @@ def test_a_snapshot_from_before_the_cut_is_no_lie(seasons: Seasons, database: Da
     seasons.go_back()
     seasons.run(60)
 
-    result = assert_agree(seasons.client, database, Verdict.UNKNOWN, pruned=True)
+    result = assert_agree(seasons.client, database, LogVerdict.UNKNOWN, pruned=True)
 
     assert any("a baseline says what came of them" in note.says for note in result.notes)
 
@@ -180,18 +180,18 @@ def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> 
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
         history.history(database.readers, "done")
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
-        timeline.why(database.readers, "done")
+        waits.why(database.readers, "done")
     for question in (["history", "done"], ["why", "done"]):
         assert told in said(*question, status=2)
         assert told in said(*question, "--queue", QUEUE, status=2)
-    moment = timeline.at(database.readers, QUEUE, then)
+    moment = moments.at(database.readers, QUEUE, then)
     assert [each.job_id for each in moment.running] == ["waits"]
     assert moment.pruned is not None
-    assert f"not all may be told: {told}" in said("at", str(then), "--queue", QUEUE)
+    assert f"some jobs may be missing: {told}" in said("at", str(then), "--queue", QUEUE)
     document = json.loads(said("at", str(then), "--queue", QUEUE, "--json"))
     assert document["queues"][QUEUE]["pruned"]["by"] == "ada"
     # Who waited then may have waited for somebody who has left.
-    assert f"not all may be told: {told}" in said("why", "behind")
+    assert f"some waits may be missing: {told}" in said("why", "behind")
     # What is after the cut is told whole.
     assert "pruned" not in said("at", str(seasons.clock.now_ms), "--queue", QUEUE)
     assert "pruned" not in said("why", "later") + said("history", "waits")
@@ -214,7 +214,7 @@ def test_a_refusal_that_outlives_its_job_says_that_more_was_pruned(
     shown = audit("history", "done", "--audit", url)
 
     assert "settlement_refused" in shown.output
-    assert "not all may be told" in shown.output
+    assert "some events may be missing" in shown.output
     events = history.history(database.readers, "done")
     assert [event.type for event in events] == ["settlement_refused"]
-    assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
+    assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)

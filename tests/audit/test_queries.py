@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.turn import Mirror
-from sql_audit.queries import history, window
+from sql_audit.queries import history, reports, window
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 from sql_audit.store.log_queues import origins
@@ -52,7 +52,7 @@ def test_a_report_counts_and_measures(
     writer.jobs("rolled_back", ["given-back", fence, None, "shutdown"])
     auditlog.drain(mirror)
 
-    report = history.report(database.readers, queue=QUEUE)
+    report = reports.report(database.readers, queue=QUEUE)
 
     resize, send = report.tasks
     assert (send.jobs, send.succeeded, send.claims, send.retries) == (100, 100, 100, 0)
@@ -70,9 +70,9 @@ def test_a_report_counts_and_measures(
     assert "complete through epoch" in str(mark)
 
 
-@pytest.mark.parametrize("ask", [history.report, window.report], ids=["whole", "window"])
-def test_a_rate_is_told_of_a_second_or_more(
-    ask: Callable[..., history.Report], writer: StreamWriter, mirror: Mirror, database: Database
+@pytest.mark.parametrize("ask", [reports.report, window.report_within], ids=["whole", "window"])
+def test_a_report_has_a_throughput_only_for_a_second_or_more(
+    ask: Callable[..., reports.Report], writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """One single job counted as 1,000 jobs per second."""
 
@@ -92,7 +92,7 @@ def test_a_rate_is_told_of_a_second_or_more(
 
 
 def test_a_report_of_nothing_is_empty(database: Database) -> None:
-    report = history.report(database.readers)
+    report = reports.report(database.readers)
 
     assert (report.tasks, report.slowest, report.watermarks) == ([], [], [])
 
@@ -122,7 +122,7 @@ def test_a_tail_goes_on_where_it_ended(
 ) -> None:
     writer.life("a", "b")
     auditlog.drain(mirror)
-    seen = history.tail(database.readers, QUEUE, 3)
+    seen = history.queue_tail(database.readers, QUEUE, 3)
     writer.life("c")
     auditlog.drain(mirror)
 
@@ -271,7 +271,7 @@ def test_report_prints_tables_or_json(log: str, monkeypatch: pytest.MonkeyPatch)
     assert (task["task"], task["jobs"], task["succeeded"]) == ("send", 3, 2)
 
 
-def test_a_time_is_told_as_people_say_it(log: str) -> None:
+def test_commands_take_times_as_people_write_them(log: str) -> None:
     """`at` and `report` wanted a date, in UTC, for what was ten minutes ago."""
     moments = ("10m ago", "00:00", "2026-11-21 10:00")
     for words in (
@@ -311,7 +311,7 @@ def test_a_tail_follows_from_nothing_on_and_new_queues(
     """`tail -n 0 -f` begins with what comes; a queue that comes is followed, too."""
     writer.life("a")
     auditlog.drain(make_mirror())
-    (last,) = history.tail(database.readers, QUEUE, 1)
+    (last,) = history.queue_tail(database.readers, QUEUE, 1)
     following = history.follow(database.readers, None, {QUEUE: last.place})
     only = history.follow(database.readers, QUEUE, {QUEUE: last.place})
     assert (next(following), next(only)) == ([], [])
@@ -451,7 +451,7 @@ def test_a_schema_that_is_behind_is_one_line(
     assert "rq-core audit migrate --audit" in result.stderr
 
 
-def test_what_a_database_refuses_is_one_line(log: str, database: Database) -> None:
+def test_an_error_of_the_database_is_one_line(log: str, database: Database) -> None:
     """A table that is gone is no bug of ours, and its error no traceback."""
     with database.writing() as connection:
         assert connection is not None

@@ -14,7 +14,7 @@ from rq_core.protocol.calls import claims
 from sql_audit.errors import AuditEmpty, AuditUnavailable
 from sql_audit.proof.record import record_proofs
 from sql_audit.proof.verify import verify
-from sql_audit.queries.reader import SETTLED_MS, LogReader, open_reader
+from sql_audit.queries.reader import SETTLED_MS, MetricsReader, open_metrics_reader
 from sql_audit.store.connection.database import Database
 from tests.audit.epochs.forgetting import START_MS, enqueue, timed_client
 from tests.kit import auditlog
@@ -51,7 +51,7 @@ def complete(client: Client, worker: str, limit: int) -> None:
 def test_claims_that_ended_equal_the_log_from_look_to_look(
     client: Client, database: Database
 ) -> None:
-    fleet, reader = Fleet(client, 7), open_reader(address(database))
+    fleet, reader = Fleet(client, 7), open_metrics_reader(address(database))
     for _ in range(5):
         fleet.run(60)
         drain(client, database)
@@ -71,7 +71,7 @@ def test_settled_minutes_are_not_read_again_and_still_counted(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
-    reader, statements = LogReader(address(database)), []
+    reader, statements = MetricsReader(address(database)), []
     with timed_client(server) as client, server.client(decode_responses=True) as control:
         clock = Clock(control, START_MS, running=True)
         for n in range(4):
@@ -95,7 +95,7 @@ def test_after_a_loss_the_totals_keep_what_was_orphaned(
 ) -> None:
     server = start_redis()
     with Client(server.url) as client:
-        reader = LogReader(address(database))
+        reader = MetricsReader(address(database))
         enqueue(client, *(f"j{n}" for n in range(9)))
         complete(client, "w-1", 3)
         drain(client, database)
@@ -113,7 +113,7 @@ def test_after_a_loss_the_totals_keep_what_was_orphaned(
 
     assert before == Counter({(QUEUE, "task", "succeeded"): 7})
     assert counted(after) == Counter({(QUEUE, "task", "succeeded"): 9}) == logged(database)
-    other = LogReader(address(database))
+    other = MetricsReader(address(database))
     assert counted(other.look()) == counted(after)
     other.close()
     (queue,) = after.queues
@@ -127,7 +127,7 @@ def test_a_loss_that_is_mirrored_in_the_middle_of_a_look_is_counted_once(
 ) -> None:
     """What is read of before the loss and of after it, together, would be counted twice for good."""
     server = start_redis()
-    reader = LogReader(address(database))
+    reader = MetricsReader(address(database))
     with Client(server.url) as client:
         enqueue(client, *(f"j{n}" for n in range(9)))
         complete(client, "w-1", 3)
@@ -159,8 +159,8 @@ def test_a_loss_that_is_mirrored_in_the_middle_of_a_look_is_counted_once(
     assert found == logged(database) == Counter({(QUEUE, "task", "succeeded"): 9})
 
 
-def test_what_a_prune_takes_out_of_the_sums_is_added_again(database: Database) -> None:
-    reader = LogReader(address(database))
+def test_claims_that_a_prune_takes_out_of_the_sums_are_added_again(database: Database) -> None:
+    reader = MetricsReader(address(database))
     key = (QUEUE, "send", "succeeded")
 
     shown = [reader._never_falling({key: (n, n, n)})[key][0] for n in (5, 9, 7, 8, 12)]
@@ -177,7 +177,7 @@ def test_a_proof_says_how_much_of_the_log_it_went_through(
     record_proofs(database, verify(database))
     enqueue(client, "c")
     drain(client, database)
-    reader = LogReader(address(database))
+    reader = MetricsReader(address(database))
 
     (queue,) = reader.look().queues
 
@@ -188,15 +188,15 @@ def test_a_proof_says_how_much_of_the_log_it_went_through(
 
 
 def test_a_database_that_is_away_is_an_error_of_the_log() -> None:
-    reader = open_reader(f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+    reader = open_metrics_reader(f"postgresql://nobody@127.0.0.1:{free_port()}/none")
 
     with pytest.raises(AuditUnavailable):
         reader.look()
     reader.close()
 
 
-def test_a_database_without_tables_is_told(audit_url: str) -> None:
-    reader = open_reader(audit_url)
+def test_a_database_without_tables_is_refused(audit_url: str) -> None:
+    reader = open_metrics_reader(audit_url)
 
     with pytest.raises(AuditEmpty):
         reader.look()

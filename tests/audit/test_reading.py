@@ -7,8 +7,8 @@ import pytest
 
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import RawFields
-from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.proof.result import Verdict
+from sql_audit.mirror.turn import Mirror, TurnOutcome
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.background import BackgroundCall
 from sql_audit.store.connection.database import Database
@@ -66,14 +66,14 @@ def test_nothing_new_is_not_believed_of_what_was_read_ahead(
     writer: StreamWriter, mirror: Mirror
 ) -> None:
     enqueue(writer, "a", "b", "c", "d", "e", "f", "g")
-    assert mirror.turn().outcome is Outcome.MIRRORED
+    assert mirror.turn().outcome is TurnOutcome.MIRRORED
 
     enqueue(writer, "late")
 
     assert mirror.turn().events == 1
 
 
-def test_what_was_read_ahead_is_dropped_when_another_mirror_was_quicker(
+def test_a_batch_that_was_read_ahead_is_dropped_when_another_mirror_was_quicker(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     backlog(writer)
@@ -87,7 +87,7 @@ def test_what_was_read_ahead_is_dropped_when_another_mirror_was_quicker(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_what_redis_forgot_after_it_was_read_ahead_is_orphaned(
+def test_events_that_redis_forgot_after_they_were_read_ahead_are_orphaned(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
     """The same as if it had been mirrored before Redis forgot it."""
@@ -96,7 +96,7 @@ def test_what_redis_forgot_after_it_was_read_ahead_is_orphaned(
     last = writer.log[-1][1]
     for n in range(4):
         enqueue(writer, f"gone-{n}-a", f"gone-{n}-b")
-    assert mirror.turn().outcome is Outcome.MIRRORED
+    assert mirror.turn().outcome is TurnOutcome.MIRRORED
     source.redis.delete(writer.keys("outbox"))
     source.redis.xadd(writer.keys("outbox"), last, id=survivor)
     writer.begin(writer.epoch + 1_000, "replid_changed", survivor)
@@ -105,7 +105,7 @@ def test_what_redis_forgot_after_it_was_read_ahead_is_orphaned(
     auditlog.drain(mirror)
 
     result = verify(database)
-    assert result.verdict is not Verdict.VIOLATED
+    assert result.verdict is not LogVerdict.VIOLATED
     jobs = auditlog.rows(database, "SELECT job_id, state FROM job ORDER BY job_id")
     states = {row["job_id"]: row["state"] for row in jobs}
     assert {states[i] for i in ("kept-a", "kept-b", "after")} == {"succeeded"}

@@ -20,7 +20,7 @@ from rq_core.model.limits.scopes import scope
 from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
@@ -261,4 +261,4 @@ def test_what_is_taken_is_kept_exactly(app: App, database: Database) -> None:
         job_id: str(value).replace("\0", "NUL") for job_id, value in zip(sent, values, strict=True)
     }
     assert auditlog.rows(database, "SELECT * FROM quarantine") == []
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS

@@ -10,7 +10,7 @@ import pytest
 
 from rq_core.model.events import OutboxId
 from rq_core.model.unique_names import digest_of
-from sql_audit.proof.epoch_starts import Beginning
+from sql_audit.proof.epoch_starts import EpochStart
 from sql_audit.proof.findings import Violation
 from sql_audit.proof.replay.replay import Replay
 from sql_audit.store.schema.tables import EVENT_COLUMNS
@@ -683,7 +683,7 @@ ONE_NAME: dict[str, list[Told]] = {
 
 
 @pytest.mark.parametrize("case", [*HOLDS, *ONE_NAME])
-def test_what_may_be(log: MemoryWriter, case: str) -> None:
+def test_a_legal_history_holds(log: MemoryWriter, case: str) -> None:
     tell(log, *(HOLDS | ONE_NAME)[case])
     found = replay(log)
 
@@ -703,7 +703,7 @@ FORBIDDEN: dict[str, tuple[list[Told], str, str]] = {
     "a name that is taken before its job was claimed": ([name("a", "claim:9"), name("b", "claim:9")], "I13", "job a"),
     "a restored job takes a name that another holds": ([name("b", "claim:9"), restored_named(0)], "I13", "job b"),
     "a value of a job that keeps none": (
-        value_told(digest_of("[1]"), keep_ms=None), "I14", "tells a value, and the job keeps no result",
+        value_told(digest_of("[1]"), keep_ms=None), "I14", "has a value, and the job keeps no result",
     ),
     "a job is restored while its id is remembered": (
         [*REMEMBERED, ("restored", ["a", 2, None, "ready", "send", "normal", 3, 3, "d", None, 0, 0, 0, 0])],
@@ -804,7 +804,7 @@ FORBIDDEN: dict[str, tuple[list[Told], str, str]] = {
 
 
 @pytest.mark.parametrize("case", FORBIDDEN)
-def test_what_may_not_be(log: MemoryWriter, case: str) -> None:
+def test_an_illegal_history_is_violated(log: MemoryWriter, case: str) -> None:
     """It is found in the last entry, and named."""
     told, invariant, says = FORBIDDEN[case]
     tell(log, *told)
@@ -870,8 +870,8 @@ def test_orphaned_events_are_not_part_of_what_went_on(log: MemoryWriter) -> None
     log.begin(log.epoch + 1000, "replid_changed", str(known))
     log.jobs("claimed", ["a", 1])
     beginnings = [
-        Beginning(known.epoch, "created", None),
-        Beginning(log.epoch, "replid_changed", known),
+        EpochStart(known.epoch, "created", None),
+        EpochStart(log.epoch, "replid_changed", known),
     ]
 
     found = replay(log, beginnings=beginnings)
@@ -897,7 +897,7 @@ def test_when_redis_remembers_nothing_a_new_life_begins(log: MemoryWriter) -> No
     assert "1 live job was lost" in found.losses[0].says
 
 
-def test_until_the_baseline_is_complete_a_first_event_of_any_kind_is_legal() -> None:
+def test_a_first_event_of_any_kind_is_legal_before_the_baseline_is_complete() -> None:
     log = MemoryWriter()
     old = log.epoch
     log.begin(old + 1, "attached", f"{old}-0")
@@ -905,7 +905,7 @@ def test_until_the_baseline_is_complete_a_first_event_of_any_kind_is_legal() -> 
     log.jobs(
         "baseline", ["b", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "5-1", "w-1"]
     )
-    beginnings = [Beginning(old, "created", None), Beginning(log.epoch, "attached", None)]
+    beginnings = [EpochStart(old, "created", None), EpochStart(log.epoch, "attached", None)]
     unfinished = replay(log, beginnings=beginnings)
     log.queue_event("policy_changed", "baseline", "pending", "done")
     log.jobs("succeeded", ["b", "5-1"])
@@ -933,7 +933,7 @@ def test_a_baseline_says_who_holds_what() -> None:
     ]
 
 
-def test_what_is_in_quarantine_cannot_be_told(log: MemoryWriter) -> None:
+def test_an_entry_in_quarantine_is_noted_and_is_no_violation(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a"])  # without its number
     log.jobs("succeeded", ["a", f"{log.epoch}-{log.seq}"])
@@ -944,7 +944,7 @@ def test_what_is_in_quarantine_cannot_be_told(log: MemoryWriter) -> None:
     assert "quarantine" in found.notes[0].says
 
 
-def test_a_log_without_events_tells_nothing() -> None:
+def test_a_log_without_events_has_a_note() -> None:
     found = Replay("mail")
     found.finish()
 

@@ -33,7 +33,7 @@ def serving(
 
     def work() -> None:
         try:
-            run.run(source, database, stop=stop, **options)
+            run.run_mirror(source, database, stop=stop, **options)
         except BaseException as error:
             failures.append(error)
 
@@ -119,12 +119,12 @@ def test_a_queue_that_another_database_has_is_not_said_to_be_mirrored(
 def test_only_the_queues_asked_for(source: StreamSource, audit_url: str) -> None:
     writers = [StreamWriter(source, name) for name in ("a", "b")]
 
-    done = run.run(source, audit_url, stop=threading.Event(), queues=["b"], once=True)
+    done = run.run_mirror(source, audit_url, stop=threading.Event(), queues=["b"], once=True)
 
     assert (done.entries, done.failures) == (1, 0)
     assert [w.backlog()[0] for w in writers] == [1, 0]
     with pytest.raises(UnknownQueue, match="nonesuch"):
-        run.run(source, audit_url, stop=threading.Event(), queues=["nonesuch"], once=True)
+        run.run_mirror(source, audit_url, stop=threading.Event(), queues=["nonesuch"], once=True)
 
 
 def test_once_mirrors_all_there_is(source: StreamSource, audit_url: str) -> None:
@@ -134,13 +134,13 @@ def test_once_mirrors_all_there_is(source: StreamSource, audit_url: str) -> None
         for n in range(50):
             writer.life(f"{n}")
 
-    done = run.run(source, audit_url, stop=threading.Event(), once=True)
+    done = run.run_mirror(source, audit_url, stop=threading.Event(), once=True)
 
     assert done.entries == 3 * 151
     assert [w.backlog() for w in writers] == [(0, 0)] * 3
 
 
-def test_what_is_there_at_a_stop_is_still_mirrored(
+def test_events_that_are_there_at_a_stop_are_still_mirrored(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
     stop = threading.Event()
@@ -267,7 +267,7 @@ def _exists(database: Database) -> bool:
 
 def test_a_database_that_is_not_there_is_an_error_at_once(source: StreamSource) -> None:
     with pytest.raises(AuditUnavailable, match="/nonesuch"):
-        run.run(source, "/nonesuch/dir/audit.db", stop=threading.Event())
+        run.run_mirror(source, "/nonesuch/dir/audit.db", stop=threading.Event())
 
 
 def test_a_stop_signal_ends_the_process_after_draining(

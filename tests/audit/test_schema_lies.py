@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
@@ -111,7 +111,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
     writer.life("a", "b")
     auditlog.drain(make_mirror())
     result = verify(database)
-    assert (result.verdict, result.problems) == (Verdict.HOLDS, [])
+    assert (result.verdict, result.problems) == (LogVerdict.HOLDS, [])
     return database
 
 

@@ -22,7 +22,7 @@ from rq_core.model.job import NewJob, profile
 from sql_audit.errors import SourceDiffers
 from sql_audit.mirror import service
 from sql_audit.mirror.redis_access import Outbox
-from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.mirror.turn import Mirror, TurnOutcome
 from sql_audit.queries.history import audit_id
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
@@ -312,7 +312,7 @@ def test_a_mirror_that_dies_while_it_takes_a_queue_is_not_refused_later(
     assert stamps(first)[0] == stamps(first)[1] is not None
 
 
-def test_of_two_servers_whose_mirrors_start_together_one_is_refused(
+def test_one_of_two_servers_whose_mirrors_start_together_is_refused(
     client: Client, second: Source, database: Database, url: str
 ) -> None:
     both = [Source(client, "mail", url, database), second]
@@ -321,7 +321,9 @@ def test_of_two_servers_whose_mirrors_start_together_one_is_refused(
     before = [source.contents() for source in both]
     with ThreadPoolExecutor() as pool:
         ended = [
-            pool.submit(service.run, Outbox(each.client), url, stop=threading.Event(), once=True)
+            pool.submit(
+                service.run_mirror, Outbox(each.client), url, stop=threading.Event(), once=True
+            )
             for each in both
         ]
     failed = [each.exception() for each in ended]
@@ -337,7 +339,7 @@ def test_a_mirror_that_takes_a_queue_does_not_wait_for_a_writer_of_the_sqlite_fi
     client: Client, sqlite_url: str
 ) -> None:
     """The writer may be a mirror whose Redis does not answer: to wait for it would hold up the other queues, too."""
-    migrate.ensure(database := Database(sqlite_url))
+    migrate.ensure_schema(database := Database(sqlite_url))
     source = Source(client, "mail", sqlite_url, database)
     source.add("a")
     mirror = Mirror(Outbox(client), database, "mail")
@@ -347,7 +349,7 @@ def test_a_mirror_that_takes_a_queue_does_not_wait_for_a_writer_of_the_sqlite_fi
             while_written = mirror.turn().outcome
         afterwards = mirror.turn().outcome
 
-    assert (while_written, afterwards) == (Outcome.HELD, Outcome.MIRRORED)
+    assert (while_written, afterwards) == (TurnOutcome.HELD, TurnOutcome.MIRRORED)
 
 
 def test_a_running_mirror_lets_go_when_the_queues_are_adopted_elsewhere(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.measure.once import sqlite_crowd
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import CHECKPOINT_PAGES, Database
 from tests.kit import auditlog
@@ -39,5 +39,5 @@ def test_mirrors_and_readers_do_not_disturb_each_other(valkey_url: str, tmp_path
     assert auditlog.one(database, "SELECT COUNT(*) AS n FROM job_event")["n"] == found.events
     places = "SELECT COUNT(*) AS n FROM (SELECT DISTINCT epoch, seq, ordinal FROM job_event)"
     assert auditlog.one(database, places)["n"] == found.events
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
     database.close()

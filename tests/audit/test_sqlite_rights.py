@@ -71,7 +71,7 @@ def remove_and_close(path: Path) -> str:
 
 @pytest.mark.parametrize("close", [close_directory, close_file, close_lock, remove_and_close])
 @pytest.mark.slow
-def test_a_log_that_cannot_be_written_is_told_with_what_to_do(
+def test_the_error_of_a_log_that_cannot_be_written_says_what_to_do(
     close: Callable[[Path], str], audit: Path, valkey_url: str
 ) -> None:
     says = close(audit)
@@ -85,7 +85,7 @@ def test_a_log_that_cannot_be_written_is_told_with_what_to_do(
     assert HOW in line
 
 
-def test_a_log_in_a_directory_that_cannot_be_written_is_told_to_its_readers(audit: Path) -> None:
+def test_readers_get_an_error_for_a_log_in_a_directory_that_cannot_be_written(audit: Path) -> None:
     says = close_directory(audit)
 
     done = rq_core("audit", "verify", "--audit", str(audit))

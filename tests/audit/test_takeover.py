@@ -12,7 +12,7 @@ import pytest
 
 from rq_core.connections.client import Client
 from sql_audit.proof.compare.drift import compare
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
@@ -63,7 +63,7 @@ def assert_whole(client: Client, database: Database) -> None:
     """No break, nothing twice, nothing missing, and the chain holds."""
     kinds = auditlog.rows(database, "SELECT kind FROM mirror_epoch")
     assert {row["kind"] for row in kinds} == {"started"}
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
     assert compare(client, database, QUEUE) == ([], [])
     auditlog.assert_chain_holds(database, QUEUE)
 

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import history
 from sql_audit.store.connection.database import Database
@@ -62,7 +62,7 @@ OF_NO_QUEUE = {
 def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database) -> Database:
     writer.life("a", "b")
     auditlog.drain(make_mirror())
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
     return database
 
 
@@ -76,7 +76,7 @@ def test_a_row_that_no_mirror_writes_is_refused_and_found(log: Database, row: st
     with lying(log) as connection:
         connection.execute(text(row))
 
-    assert verify(log).verdict is Verdict.VIOLATED
+    assert verify(log).verdict is LogVerdict.VIOLATED
 
 
 @pytest.mark.parametrize("table", OF_NO_QUEUE)
@@ -111,4 +111,4 @@ def test_a_loss_that_comes_after_itself_ends_no_question(log: Database) -> None:
             connection.execute(text("SET LOCAL statement_timeout = '5s'"))
 
     assert len(history.history(log.readers, "a")) == 3
-    assert verify(log).verdict is Verdict.VIOLATED
+    assert verify(log).verdict is LogVerdict.VIOLATED

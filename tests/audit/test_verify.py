@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import heads, verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import Link, found_digest, genesis, rows_digest
@@ -117,7 +117,7 @@ def test_an_untouched_log_holds(log: Log, database: Database) -> None:
     result = verify(database)
     said = command(database, "verify")
 
-    assert result.verdict is Verdict.HOLDS
+    assert result.verdict is LogVerdict.HOLDS
     found = result.queues[QUEUE]
     assert (found.violations, found.notes) == ([], [])
     assert found.events == len(log.events())
@@ -144,7 +144,7 @@ def test_reading_in_pieces_changes_nothing(
 ) -> None:
     monkeypatch.setattr("sql_audit.proof.log.READ_EVENTS", size)
 
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
 def test_a_log_that_grows_meanwhile_is_checked_as_far_as_it_was(
@@ -160,7 +160,7 @@ def test_a_log_that_grows_meanwhile_is_checked_as_far_as_it_was(
 
     result = verify(database, on_progress=grow)
 
-    assert (result.verdict, result.events) == (Verdict.HOLDS, count)
+    assert (result.verdict, result.events) == (LogVerdict.HOLDS, count)
     assert verify(database).events == count + 1
 
 
@@ -312,7 +312,7 @@ def test_a_lie_is_found_though_the_chain_was_forged(
     # Rows that were made of the truth do not fit the lie any more.
     named = [each for each in named if each[0] != "I8"]
     assert named[0] == (invariant, row["epoch"], row["seq"], row["ordinal"]), result.violations
-    assert result.verdict is Verdict.VIOLATED
+    assert result.verdict is LogVerdict.VIOLATED
     assert said.exit_code == 1, said.output
     assert f"{invariant} violated: {row['epoch']}-{row['seq']} " in said.output
     assert document["verdict"] == "violated"
@@ -381,7 +381,7 @@ def test_minutes_that_count_other_claims_than_there_are_are_found(
 
     result = verify(database)
 
-    assert result.verdict is Verdict.VIOLATED
+    assert result.verdict is LogVerdict.VIOLATED
     found = result.queues[QUEUE].violations[0]
     assert (found.invariant, found.event) == ("I8", "claim_minute")
     assert "the minute counts" in found.says
@@ -421,10 +421,10 @@ def test_a_forged_chain_does_not_lead_to_a_head_kept_elsewhere(
     log: Log, database: Database
 ) -> None:
     (kept,) = heads(database)
-    assert verify(database, heads=[kept.sha256]).verdict is Verdict.HOLDS
+    assert verify(database, heads=[kept.sha256]).verdict is LogVerdict.HOLDS
     log.change(log.events("enqueued")[0], worker="w-x")
     log.chain_again()
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
     said = command(database, "verify", "--head", kept.sha256)
 
@@ -439,7 +439,7 @@ def test_an_old_head_is_still_on_the_way(
     writer.queue_event("paused")
     auditlog.drain(mirror)
 
-    assert verify(database, heads=[kept.sha256]).verdict is Verdict.HOLDS
+    assert verify(database, heads=[kept.sha256]).verdict is LogVerdict.HOLDS
 
 
 def test_the_head_command(log: Log, database: Database) -> None:
@@ -485,7 +485,7 @@ def test_epochs_that_the_events_do_not_show_are_found_though_the_chain_was_forge
 # What cannot be told: exit status 2.
 
 
-def test_one_of_anything_is_told_in_the_singular(
+def test_verify_writes_one_of_anything_in_the_singular(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """It was "1 events in 1 entries and 1 batches"."""
@@ -499,21 +499,21 @@ def test_one_of_anything_is_told_in_the_singular(
     assert "  holds: 2 events in 2 entries and 2 batches, 1 job alive\n" in alive
 
 
-def test_without_events_nothing_can_be_told(mirror: Mirror, database: Database) -> None:
+def test_without_events_the_verdict_is_unknown(mirror: Mirror, database: Database) -> None:
     mirror.attach()
 
     assert command(database, "verify").exit_code == 2
     assert command(database, "verify", "--queue", "nobody").exit_code == 2
 
 
-def test_without_a_database_nothing_can_be_told(tmp_path: Any) -> None:
+def test_without_a_database_the_verdict_is_unknown(tmp_path: Any) -> None:
     missing = audit("verify", "--audit", str(tmp_path / "none.db"))
     nothing = audit("verify")
 
     assert (missing.exit_code, nothing.exit_code) == (2, 2)
 
 
-def test_a_recorded_gap_cannot_be_told(
+def test_the_verdict_of_a_recorded_gap_is_unknown(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.queue_event("paused")
@@ -530,7 +530,7 @@ def test_a_recorded_gap_cannot_be_told(
     assert said.output.splitlines()[-1] == "unknown"
 
 
-def test_what_is_in_quarantine_cannot_be_told(
+def test_the_verdict_of_an_entry_in_quarantine_is_unknown(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.raw({"type": "claimed", "by": "w-1", "jobs": "{"})
@@ -560,7 +560,7 @@ def test_orphans_are_counted_and_not_part_of_what_went_on(
     result = verify(database)
 
     assert result.violations == []
-    assert (result.verdict, result.queues[QUEUE].orphans) == (Verdict.HOLDS, 2)
+    assert (result.verdict, result.queues[QUEUE].orphans) == (LogVerdict.HOLDS, 2)
     (loss,) = result.queues[QUEUE].losses
     assert (loss.orphaned, str(loss.after)) == (2, forgotten[1])
     assert "2 events are orphaned" in command(database, "verify").output
@@ -580,7 +580,7 @@ def test_only_what_happened_since_is_judged(log: Log, database: Database) -> Non
     assert status("yesterday") == 2
 
 
-def test_two_queues_are_told_apart(
+def test_each_queue_has_its_own_verdict(
     log: Log, make_mirror: Callable[..., Mirror], writer: StreamWriter, database: Database
 ) -> None:
     other = StreamWriter(writer.source, "other")
@@ -592,5 +592,5 @@ def test_two_queues_are_told_apart(
     assert {name: str(q.verdict) for name, q in result.queues.items()} == {
         QUEUE: "holds", "other": "violated",
     }  # fmt: skip
-    assert verify(database, QUEUE).verdict is Verdict.HOLDS
+    assert verify(database, QUEUE).verdict is LogVerdict.HOLDS
     assert command(database, "verify", "--queue", "other").exit_code == 1

@@ -16,13 +16,13 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.keys import queue_keys
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls import claims
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.compare.drift import compare
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.connection.copy import EventRows
@@ -46,7 +46,7 @@ def mirror_all(client: Client, database: Database) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_the_scripts_log_holds(
+def test_the_log_of_the_scripts_holds(
     client: Client, database: Database, mirror_all: Callable[[], int], seed: int
 ) -> None:
     fleet = Fleet(client, seed, ties=True)
@@ -65,12 +65,12 @@ def test_what_the_scripts_log_holds(
     }
 
     assert result.violations == []
-    assert result.verdict is Verdict.HOLDS, result.queues[QUEUE].notes
+    assert result.verdict is LogVerdict.HOLDS, result.queues[QUEUE].notes
     assert counts["claimed"] > 50
     assert counts["edited"] > 3
     assert compare(client, database, QUEUE) == ([], [])
     mirror_all()
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
     assert compare(client, database, QUEUE) == ([], [])
     assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE detail LIKE '%value_digest%'")
 
@@ -90,7 +90,7 @@ def test_a_log_that_began_with_a_baseline_holds(
     result = verify(database)
 
     assert result.violations == []
-    assert result.verdict is Verdict.HOLDS, result.queues[QUEUE].notes
+    assert result.verdict is LogVerdict.HOLDS, result.queues[QUEUE].notes
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_log_that_began_with_a_baseline_holds(
         (("DEL", "rqc:{q}:outbox"), "Redis lost its log"),
     ],
 )
-def test_what_redis_forgot_is_named_and_is_no_violation(
+def test_events_that_redis_forgot_are_named_and_are_no_violation(
     client: Client,
     database: Database,
     mirror_all: Callable[[], int],
@@ -121,7 +121,7 @@ def test_what_redis_forgot_is_named_and_is_no_violation(
     result = verify(database)
 
     assert result.violations == []
-    assert (result.verdict, result.queues[QUEUE].notes) == (Verdict.HOLDS, [])
+    assert (result.verdict, result.queues[QUEUE].notes) == (LogVerdict.HOLDS, [])
     assert says in result.queues[QUEUE].losses[0].says
 
 
@@ -257,7 +257,7 @@ def test_a_row_that_is_not_what_the_outbox_still_has_is_drift(
 
     found = [says for invariant, says in differences(client, database) if invariant == "I7"]
 
-    assert any("is told otherwise by Redis than by SQL" in says for says in found), found
+    assert any("differs between Redis and SQL" in says for says in found), found
 
 
 def test_an_entry_in_quarantine_is_no_drift_and_one_that_was_damaged_since_is(
@@ -279,7 +279,7 @@ def test_an_entry_in_quarantine_is_no_drift_and_one_that_was_damaged_since_is(
     damaged = differences(client, database)
 
     assert in_quarantine == []
-    assert [says for _, says in damaged] == [f"entry {last} is told otherwise by Redis than by SQL"]
+    assert [says for _, says in damaged] == [f"entry {last} differs between Redis and SQL"]
 
 
 HOUR = 3_600_000
@@ -313,7 +313,7 @@ def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
     keeping(client, job_id)
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     held = claim.id, claim.fence
-    client.run(claims.complete(QUEUE, "w-1", [held], {1: pack(value)}))
+    client.run(claims.complete(QUEUE, "w-1", [held], {1: pack_result(value)}))
     return held
 
 
@@ -523,7 +523,7 @@ def test_ends_that_are_not_mirrored_yet_count_when_the_log_is_switched_on_again(
     assert compare(client, database, QUEUE)[0] == []
 
 
-def test_a_settlement_that_was_refused_behind_a_jobs_end_does_not_hide_that_end(
+def test_a_settlement_that_was_refused_after_a_jobs_end_does_not_hide_that_end(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     """The end before it, of the id's first job, was compared with the second one's result."""
@@ -546,7 +546,7 @@ def test_an_entry_that_was_taken_out_of_the_outbox_is_missed(
     assert any(says.startswith("Redis lacks entries between") for says in found), found
 
 
-def test_an_outbox_that_lost_the_anchor_is_told(
+def test_an_outbox_that_lost_the_anchor_is_reported(
     client: Client, database: Database, level: Fleet
 ) -> None:
     (entries,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
@@ -557,7 +557,7 @@ def test_an_outbox_that_lost_the_anchor_is_told(
     ]
 
 
-def test_the_command_compares_with_redis_if_it_is_told_which(
+def test_verify_compares_with_redis_if_it_is_given_a_url(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     def command(*arguments: str) -> Any:
@@ -579,7 +579,7 @@ def test_the_command_compares_with_redis_if_it_is_told_which(
     assert command().exit_code == 0
 
 
-def test_doctor_compares_with_sql_if_it_is_told_which(
+def test_doctor_compares_with_sql_if_it_is_given_a_url(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     """What it can mend within Redis it mends; what only SQL still has it names."""

@@ -11,8 +11,8 @@ import pytest
 
 from scripts.measure.once import ten_million
 from sql_audit.mirror.turn import Mirror
-from sql_audit.queries import history, window
-from sql_audit.queries.history import Report
+from sql_audit.queries import reports, window
+from sql_audit.queries.reports import Report
 from sql_audit.store.connection.database import Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
@@ -39,7 +39,7 @@ def test_a_window_counts_what_ended_in_it(long_log: Database) -> None:
     )
     expected = Counter((row["task"], row["outcome"]) for row in claims)
 
-    found = window.report(long_log.readers, since_ms=since, until_ms=until)
+    found = window.report_within(long_log.readers, since_ms=since, until_ms=until)
 
     assert len(claims) > 100
     counted = {
@@ -66,8 +66,8 @@ def test_a_window_counts_what_ended_in_it(long_log: Database) -> None:
 
 def test_a_window_of_all_time_is_the_whole_report(long_log: Database) -> None:
     """But for jobs of which no claim has ended."""
-    whole = history.report(long_log.readers)
-    found = window.report(long_log.readers)
+    whole = reports.report(long_log.readers)
+    found = window.report_within(long_log.readers)
 
     for one, other in zip(whole.tasks, found.tasks, strict=True):
         assert (one.task, one.succeeded, one.retries, one.dead) == (
@@ -81,7 +81,7 @@ STEPS_MAX = 250
 """Steps of SQLite's machine for each claim that a report looks at: 160 and 130. Sorting the claims took 340 to 360."""
 
 
-@pytest.mark.parametrize("ask", [window.report, history.report], ids=["window", "whole"])
+@pytest.mark.parametrize("ask", [window.report_within, reports.report], ids=["window", "whole"])
 def test_a_report_sorts_no_claims(long_log: Database, ask: Callable[..., Report]) -> None:
     """That of a day took nine seconds in a log of 7.7 million events."""
     steps = 0
@@ -105,8 +105,8 @@ def test_percentiles_are_by_nearest_rank(number: int) -> None:
 
     expected = tuple(math.ceil(number * percent / 100) for percent in (50, 95))
 
-    assert history.percentiles(rows) == {("q", None): expected}
-    assert history.percentiles([*twice, ("q", "t", 7, 3)]) == {
+    assert reports.percentiles(rows) == {("q", None): expected}
+    assert reports.percentiles([*twice, ("q", "t", 7, 3)]) == {
         ("q", None): expected,
         ("q", "t"): (7, 7),
     }
@@ -124,8 +124,8 @@ def test_what_ends_without_a_claim_is_counted(
     writer.jobs("cancelled", ["b", fence])
     auditlog.drain(mirror)
 
-    (inside,) = window.report(database.readers, QUEUE, since_ms=since).tasks
-    before = window.report(database.readers, QUEUE, until_ms=since)
+    (inside,) = window.report_within(database.readers, QUEUE, since_ms=since).tasks
+    before = window.report_within(database.readers, QUEUE, until_ms=since)
 
     assert (inside.jobs, inside.cancelled, inside.claims) == (2, 2, 1)
     assert before.tasks == []

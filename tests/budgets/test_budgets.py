@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from rq_core import App
-from rq_core.connections.transport import PoolWire
+from rq_core.connections.transport import PoolTransport
 from rq_core.model.job import Claim, NewJob
 from rq_core.protocol.calls import claims
 from rq_core.worker import Worker, WorkerOptions
@@ -141,7 +141,7 @@ def bytes_in(seed: Seed, work: Callable[[], object]) -> int:
     return int(after["total_net_input_bytes"] - before["total_net_input_bytes"])
 
 
-class CountingWire(PoolWire):
+class CountingTransport(PoolTransport):
     """Counts exchanges."""
 
     trips = 0
@@ -152,15 +152,15 @@ class CountingWire(PoolWire):
 
 
 def test_round_trips_are_within_their_budgets(valkey_url: str) -> None:
-    wire = CountingWire(valkey_url)
-    with Seed(valkey_url, wire=wire) as seed:
+    transport = CountingTransport(valkey_url)
+    with Seed(valkey_url, transport=transport) as seed:
         seed.enqueue("first")
         (held,) = seed.claim().jobs
         for size in (1, 1_000, 10_000):
-            wire.trips = 0
+            transport.trips = 0
             seed.enqueue(*jobs(seed, f"j{size}-", size))
-            budgets.check("round_trips", f"enqueue.{size}", wire.trips)
-        wire.trips = 0
+            budgets.check("round_trips", f"enqueue.{size}", transport.trips)
+        transport.trips = 0
         seed.client.run(
             seed.client.calls.delivery.carry_out(
                 [
@@ -169,7 +169,7 @@ def test_round_trips_are_within_their_budgets(valkey_url: str) -> None:
                 ]
             )
         )
-        budgets.check("round_trips", "turn", wire.trips)
+        budgets.check("round_trips", "turn", transport.trips)
 
 
 # Python.

@@ -165,7 +165,7 @@ def test_arguments_that_do_not_fit_the_task_are_refused(cli: CommandLine, module
     assert "--json-args" not in said
 
 
-def test_arguments_that_are_missing_are_told_with_the_option_that_takes_them(
+def test_the_error_of_a_missing_argument_names_the_option_that_takes_it(
     cli: CommandLine, module: str
 ) -> None:
     said = cli.line(2, "enqueue", "mail", "send", "--app", module)
@@ -453,7 +453,7 @@ def test_a_name_is_shown_and_freed(cli: CommandLine, client: Client) -> None:
     assert "no job of mail holds the name t/user=7" == says
 
 
-def test_so_many_names_are_listed_and_no_more(cli: CommandLine, client: Client) -> None:
+def test_unique_lists_as_many_names_as_the_limit_allows(cli: CommandLine, client: Client) -> None:
     """A hundred thousand took half a minute."""
     ties = ties_of(unique="keep")
     named = [
@@ -579,12 +579,12 @@ def test_doctor_goes_on_after_a_queue_it_cannot_read(cli: CommandLine, client: C
 # --- words --------------------------------------------------------------------------------------
 
 
-def test_one_client_of_the_embedded_server_is_told_in_the_singular(
+def test_one_client_of_the_embedded_server_is_written_in_the_singular(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was "1 clients"."""
     found = ServerStatus(directory=Path("data"), running=True, pid=7, version="9.0", clients=1)
-    monkeypatch.setattr("rq_core.embedded.server.status", lambda _: found)
+    monkeypatch.setattr("rq_core.embedded.server.server_status", lambda _: found)
 
     assert ", process 7, 1 client, " in cli.ok("server", "status")
 
@@ -629,7 +629,7 @@ def test_times_read_well() -> None:
     assert utc(1e20) == "100000000000000000000 ms"
 
 
-def test_what_redis_holds_cannot_steer_the_terminal() -> None:
+def test_texts_in_redis_cannot_steer_the_terminal() -> None:
     assert printable("a\x1b[31mb\nc\udcff") == "a\\x1b[31mb\\nc\\udcff"
 
 

@@ -44,7 +44,7 @@ def test_a_queue_of_another_layout_is_wrong_for_top_and_doctor(
 
 
 @pytest.mark.parametrize("words", [("enqueue", "mail", "send"), ("pause", "mail")], ids=" ".join)
-def test_an_epoch_that_is_no_number_is_told_with_the_command_that_sets_it_back(
+def test_doctor_names_the_command_that_sets_back_an_epoch_that_is_no_number(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     """It ended in a ValueError, with its traceback."""
@@ -68,7 +68,7 @@ def test_an_epoch_that_is_no_number_is_told_with_the_command_that_sets_it_back(
     assert "mail: all agrees" in cli.ok("doctor", "mail")
 
 
-def test_an_epoch_that_is_no_number_with_no_log_is_told_with_the_command_that_begins_a_new_one(
+def test_doctor_names_the_command_that_begins_a_new_epoch_if_there_is_no_log(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.hset(META, "epoch", "x")

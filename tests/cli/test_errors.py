@@ -64,7 +64,7 @@ def test_where_no_server_answers_every_command_names_it_and_the_embedded_one(
         ("redis://no-such-host.invalid:6379", "no answer from Redis"),
     ],
 )  # fmt: skip
-def test_a_url_that_cannot_be_used_is_told_with_what_is_wrong(
+def test_the_error_of_an_unusable_url_says_what_is_wrong(
     url: str, expected: str, cli: CommandLine
 ) -> None:
     result = cli("queues", "--redis", url)
@@ -75,7 +75,7 @@ def test_a_url_that_cannot_be_used_is_told_with_what_is_wrong(
     assert expected in result.stderr
 
 
-def test_a_database_number_that_the_server_lacks_is_told(cli: CommandLine) -> None:
+def test_a_database_number_that_the_server_lacks_is_reported(cli: CommandLine) -> None:
     said = cli.line(1, "queues", "--redis", f"{cli.url.removesuffix('/0')}/9999")
 
     assert "DB index is out of range" in said or "invalid DB index" in said
@@ -112,7 +112,7 @@ def stranger() -> Iterator[str]:
         thread.join(5)
 
 
-def test_a_server_that_speaks_another_protocol_is_told_in_one_line(
+def test_a_server_that_speaks_another_protocol_is_reported_in_one_line(
     stranger: str, cli: CommandLine
 ) -> None:
     said = cli.line(1, "queues", "--redis", stranger)
@@ -163,7 +163,7 @@ def test_a_list_without_a_queue_is_that_of_the_only_one_or_names_them(
     assert said.startswith("give a queue: this server has mail, sms. Try ")
 
 
-def test_a_job_that_is_not_live_is_told_with_where_to_ask_next(cli: CommandLine) -> None:
+def test_the_error_of_a_job_that_is_not_live_names_where_to_ask_next(cli: CommandLine) -> None:
     assert cli.line(1, "job", "x") == "no live job x: this server has no queue"
     cli.ok("enqueue", "mail", "send")
 
@@ -312,7 +312,7 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         " ".join(words).encode("ascii", "replace").decode() if isinstance(words, tuple) else ""
     ),
 )  # fmt: skip
-def test_wrong_usage_is_told_with_what_would_be_right(
+def test_the_error_of_wrong_usage_shows_what_would_be_right(
     words: tuple[str, ...], expected: str, cli: CommandLine
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -334,7 +334,7 @@ def test_a_plugin_that_cannot_be_imported_is_listed_and_named(
     assert "shiny    A plugin that cannot be used." in cli.ok("--help"), "and yet it is listed"
 
 
-def test_a_directory_that_cannot_hold_the_embedded_server_is_told(
+def test_a_directory_that_cannot_hold_the_embedded_server_is_reported(
     cli: CommandLine, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -57,7 +57,7 @@ def test_list_names_every_metric(cli: CommandLine) -> None:
     assert [family.name for family in FAMILIES if family.name not in shown] == []
 
 
-def test_an_address_that_cannot_be_had_is_told(cli: CommandLine) -> None:
+def test_an_invalid_address_is_reported_with_its_option(cli: CommandLine) -> None:
     assert "listen='here'" in cli.line(2, "metrics", "--listen", "here")
 
 

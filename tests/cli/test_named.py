@@ -44,7 +44,7 @@ def wrong(line: str) -> str | None:
     return next((f"no option {name}" for name in given if name not in options), None)
 
 
-def test_commands_that_people_are_told_to_type_are_there() -> None:
+def test_commands_that_texts_quote_exist() -> None:
     told = [(path, line) for path in TEXTS for line in commands(path.read_text())]
 
     assert len(told) > 100

@@ -27,7 +27,7 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.unique_names import name_field
 from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import open_source
-from sql_audit.mirror.service import run as run_mirror
+from sql_audit.mirror.service import run_mirror
 from tests.kit.servers import RedisServer
 
 FORGED = "rq-core: all is well"
@@ -241,9 +241,7 @@ def test_an_answer_without_rows_repeats_what_was_asked_for_as_text(
     assert_harmless(result.output)
 
 
-def test_a_log_without_tables_is_told_in_one_line_where_a_result_is_asked_for(
-    valkey_url: str, tmp_path: Path
-) -> None:
+def test_result_reports_a_log_without_tables_in_one_line(valkey_url: str, tmp_path: Path) -> None:
     file = tmp_path / "empty.db"
     file.touch()
 

@@ -55,7 +55,7 @@ def test_help_imports_nothing_slow() -> None:
     slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio"}
     slow |= {"hashlib", "http", "logging", "ssl", "subprocess"}
     ours = {
-        "rq_core", "rq_core.errors", "rq_core.masking", "rq_core.model", "rq_core.model.plugins",
+        "rq_core", "rq_core.errors", "rq_core.masking", "rq_core.model", "rq_core.model.lib", "rq_core.model.plugins",
         "rq_core.model.lib.text", "rq_core.model.lib.url",
     }  # fmt: skip
     ours |= {"rq_core.cli", *(f"rq_core.cli.{name}" for name in ("lazy", "root", "text"))}
@@ -187,7 +187,7 @@ def test_worker_runs_what_the_command_line_enqueued(
     assert "worker started" in {json.loads(line)["message"] for line in done.stderr.splitlines()}
 
 
-def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(
+def test_the_error_of_a_missing_module_names_the_directory_that_was_searched(
     project: Path, shell: Callable[..., CompletedProcess[str]]
 ) -> None:
     done = shell("worker", "task:app", cwd=project)
@@ -203,7 +203,7 @@ def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(
 def directory(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "data"
     yield place
-    server.stop(place)
+    server.stop_server(place)
 
 
 def test_embedded_server_from_the_command_line(
@@ -238,11 +238,11 @@ def test_embedded_server_from_the_command_line(
 def test_server_runs_until_ctrl_c(directory: Path, tmp_path: Path) -> None:
     words = ("rq_core.cli", "server", "run", "--dir", str(directory))
     with python(*words, log=tmp_path / "server.log") as process:
-        wait_until(lambda: server.status(directory).running, "the server runs", timeout=30)
+        wait_until(lambda: server.server_status(directory).running, "the server runs", timeout=30)
         said = process.end()
 
     assert said == f"embedded://{directory}; Ctrl-C ends it\n"
-    assert not server.status(directory).running
+    assert not server.server_status(directory).running
 
 
 @pytest.mark.parametrize(

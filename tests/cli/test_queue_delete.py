@@ -14,9 +14,9 @@ from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.admin import DELETED, WAITS
 from rq_core.protocol.reads import worker_registry
 from sql_audit.mirror.redis_access import open_source
-from sql_audit.mirror.service import run as run_mirror
+from sql_audit.mirror.service import run_mirror
 from sql_audit.proof.compare.drift import compare
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.cli.conftest import CommandLine
@@ -113,7 +113,7 @@ def test_workers_that_would_make_it_again_keep_a_queue_unless_forced(
 ) -> None:
     empty_queue(client)
     says = worker_registry.Presence("host", 1, "1", "code", ("mail",), 4, 0, 0)
-    client.run(worker_registry.tell(client.prefix, "w-1", says, ["mail"], ()))
+    client.run(worker_registry.announce(client.prefix, "w-1", says, ["mail"], ()))
 
     assert "1 worker works for mail" in cli.line(1, "queue", "delete", "mail")
 
@@ -149,14 +149,14 @@ def test_a_mirrored_queue_goes_once_sql_has_the_event_and_its_log_holds(
     assert client.run(client.calls.reads.counts("mail")).epoch > 0
     mirror(valkey_url, database)
     cli.ok("queue", "delete", "mail", *force, "--wait", "0")
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
     # And another life of it.
     enqueue(client, "b")
     mirror(valkey_url, database)
 
     result = verify(database)
-    assert (result.verdict, result.violations) == (Verdict.HOLDS, [])
+    assert (result.verdict, result.violations) == (LogVerdict.HOLDS, [])
     assert result.queues["mail"].losses == []
     assert compare(client, database, "mail") == ([], [])
     rows = auditlog.rows(
@@ -201,7 +201,7 @@ def test_a_mirror_that_runs_leaves_a_deleted_queue_alone_and_takes_it_up_again(
         stop.set()
         running.join()
         source.close()
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
 def test_a_queue_that_is_used_before_the_mirror_has_the_event_stays(
@@ -221,10 +221,10 @@ def test_a_queue_that_is_used_before_the_mirror_has_the_event_stays(
     assert client.run(delete("mail")) == WAITS
     mirror(valkey_url, database)
     assert client.run(delete("mail")) == DELETED
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_what_redis_lost_is_told_though_the_queue_was_deleted_once(
+def test_a_loss_of_redis_is_reported_though_the_queue_was_deleted_once(
     cli: CommandLine, client: Client, valkey: RedisServer, database: Database
 ) -> None:
     """A deletion excuses no later loss."""

@@ -1,4 +1,4 @@
-"""`rq-core result` says how a job ended, and prints what its handler returned."""
+"""`rq-core result` shows the outcome of a job, and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.service import Service
 from sql_audit.store.connection.database import Database
-from sql_audit.store.migrate import ensure
+from sql_audit.store.migrate import ensure_schema
 from tests.cli.conftest import CommandLine
 
 
@@ -39,17 +39,17 @@ def test_a_kept_value_is_printed_as_json(cli: CommandLine, client: Client) -> No
     )
 
 
-def test_a_value_that_is_not_there_is_told(cli: CommandLine, client: Client) -> None:
+def test_the_command_says_why_a_result_is_missing(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, "!too_large")
 
     found = cli("result", "a")
 
     assert (0, "") == (found.exit_code, found.stdout), "standard output has values only"
-    assert "succeeded; its value is not there (too_large)\n" == found.stderr
+    assert "succeeded; its result is not available (too_large)\n" == found.stderr
 
 
-def test_another_end_is_told_with_status_1(
+def test_result_exits_with_1_for_a_job_that_did_not_succeed(
     cli: CommandLine, client: Client, kill: Callable[..., None]
 ) -> None:
     kill("mail", "dead")
@@ -71,7 +71,7 @@ def test_a_job_that_goes_on_is_an_error(cli: CommandLine, client: Client) -> Non
 
 
 @pytest.mark.parametrize("words", [(), ("--queue", "mail")])
-def test_a_job_of_which_nothing_is_known(
+def test_result_exits_with_1_for_an_unknown_job(
     cli: CommandLine, client: Client, words: tuple[str, ...]
 ) -> None:
     client.run(client.calls.delivery.handshake("mail"))
@@ -79,14 +79,16 @@ def test_a_job_of_which_nothing_is_known(
 
     assert 1 == found.exit_code
     said = found.stdout + found.stderr
-    assert ("nothing tells how it ended" if words else "no queue has a job nobody") in said
+    assert (
+        "neither Redis nor a log knows how it ended" if words else "no queue has a job nobody"
+    ) in said
 
 
-def test_the_log_tells_the_queue_of_a_job_that_has_left_redis(
+def test_the_log_knows_the_queue_of_a_job_that_has_left_redis(
     cli: CommandLine, client: Client, sqlite_url: str
 ) -> None:
     database = Database(sqlite_url)
-    ensure(database)
+    ensure_schema(database)
     mirror = Service(Outbox(client), database)
     client.run(client.calls.enqueue.many([NewJob("a", "mail", profile("send"), "{}")]))
     mirror.run(threading.Event(), once=True)

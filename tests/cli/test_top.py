@@ -94,10 +94,10 @@ def test_on_a_narrow_terminal_the_column_of_the_cause_and_the_name_of_the_alert_
         client.run(client.calls.enqueue.many([job]))
     client.run(client.calls.caps.change("mail", "task=send", 0, by="op", why=""))
     client.run(claims.claim("mail", "w-1", 1))
-    client.run(worker_registry.tell("rqc", "w-1", SAYS, ["mail"], ["send"]))
+    client.run(worker_registry.announce("rqc", "w-1", SAYS, ["mail"], ["send"]))
     full = printed(frame(client), None, 60)
     cli.ok("enqueue", "sms", "send")
-    client.run(worker_registry.tell("rqc", "w-1", SAYS, ["sms"], ["send"]))
+    client.run(worker_registry.announce("rqc", "w-1", SAYS, ["sms"], ["send"]))
     client.run(client.calls.audit.attach("sms", "a-1"))
     behind = frame(client)
     sms = dataclasses.replace(behind.state.queues[1], oldest_event_ms=600_000, backlog=6)  # type: ignore[union-attr]
@@ -142,7 +142,7 @@ def test_rates_are_the_difference_of_two_frames(cli: CommandLine, client: Client
 def test_a_healthy_queue_has_nothing_wrong(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 1, "0.1.0", "c0de0001", ("mail",), 10, 1, 0)
-    client.run(worker_registry.tell("rqc", "w-1", says, ["mail"], ["send"]))
+    client.run(worker_registry.announce("rqc", "w-1", says, ["mail"], ["send"]))
 
     shown = printed(frame(client), None, 120)
 
@@ -157,7 +157,7 @@ def test_as_many_queues_as_there_are_lines_are_shown_those_with_a_cause_first(
         cli.ok("enqueue", f"q{n:02}", "send")
         says = Presence("web-1", 1, "0.1.0", "c0de0001", (f"q{n:02}",), 10, 1, 0)
         if n != 29:
-            client.run(worker_registry.tell("rqc", "w-1", says, [f"q{n:02}"], ["send"]))
+            client.run(worker_registry.announce("rqc", "w-1", says, [f"q{n:02}"], ["send"]))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render(frame(client), None, 100, 24))
 
@@ -237,7 +237,7 @@ def test_it_is_shown_again_until_it_is_left(cli: CommandLine, key: bytes, status
     assert os.waitstatus_to_exitcode(ended[1]) == status
 
 
-def test_what_pages_comes_before_any_number_of_causes_that_do_not(
+def test_causes_that_page_come_before_any_number_of_other_causes(
     cli: CommandLine, client: Client
 ) -> None:
     """Twelve paused queues hid the one that cannot be read: it stood behind them."""
@@ -245,7 +245,7 @@ def test_what_pages_comes_before_any_number_of_causes_that_do_not(
         cli.ok("enqueue", f"q{n:02}", "send")
         cli.ok("pause", f"q{n:02}")
         says = Presence("web-1", 1, "0.1.0", "c0de0001", (f"q{n:02}",), 10, 1, 0)
-        client.run(worker_registry.tell("rqc", "w-1", says, [f"q{n:02}"], ["send"]))
+        client.run(worker_registry.announce("rqc", "w-1", says, [f"q{n:02}"], ["send"]))
     cli.ok("enqueue", "z", "send")
     client.run(client.calls.delivery.ask([["HSET", "rqc:{z}:meta", "layout", "99"]]))
     console = Console(width=100, record=True, file=io.StringIO())
@@ -254,14 +254,14 @@ def test_what_pages_comes_before_any_number_of_causes_that_do_not(
 
     shown = console.export_text().splitlines()
     assert shown[0].startswith("! z: cannot be read: queue 'z' has layout 99")
-    assert "and 3 more, of which 0 page" in shown
+    assert "and 3 more; 0 of them page" in shown
     assert cli.json("top")["causes"][0]["queue"] == "z"
     printed_once = cli.ok("top", "--once")
     assert printed_once.count("paused, and 1 job is ready") == 14
-    assert "more, of which" not in printed_once
+    assert "of them page" not in printed_once
 
 
-def test_that_the_log_was_not_read_is_said_with_the_age_of_the_oldest_event(
+def test_top_says_that_it_did_not_read_the_log_and_how_old_the_oldest_event_is(
     cli: CommandLine, client: Client
 ) -> None:
     """A mirror that was dead for days looked well without --audit."""

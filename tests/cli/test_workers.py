@@ -13,7 +13,7 @@ from tests.cli.conftest import CommandLine
 def here(client: Client, worker: str, *queues: str, code: str = "c0de0001") -> None:
     """A worker says that it is there."""
     says = Presence("web-1", 4711, "0.1.0", code, queues, 10, 3, 1_795_225_746_000)
-    client.run(worker_registry.tell("rqc", worker, says, queues, ["send"]))
+    client.run(worker_registry.announce("rqc", worker, says, queues, ["send"]))
 
 
 def test_workers_of_all_queues_are_listed_once(cli: CommandLine, client: Client) -> None:
@@ -31,7 +31,7 @@ def test_workers_of_all_queues_are_listed_once(cli: CommandLine, client: Client)
     assert [each["worker"] for each in cli.json("workers", "--queue", "mail")] == ["w-1"]
 
 
-def test_workers_of_one_queue_with_different_code_are_told(
+def test_workers_of_one_queue_with_different_code_are_reported(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -45,7 +45,7 @@ def test_workers_of_one_queue_with_different_code_are_told(
     assert cli.ok("workers").endswith("workers run different code or versions of rq-core in mail\n")
 
 
-def test_that_no_worker_runs_is_said(cli: CommandLine) -> None:
+def test_the_command_says_that_no_worker_runs(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     assert cli.ok("workers") == "no worker runs\n"
@@ -58,7 +58,7 @@ def test_a_worker_that_does_not_say_when_it_began_has_a_dash(
     """It ran since 20780 days."""
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 4711, "0.1.0", "c0de0001", ("mail",), 10, 3, 0)
-    client.run(worker_registry.tell("rqc", "w-1", says, ["mail"], ["send"]))
+    client.run(worker_registry.announce("rqc", "w-1", says, ["mail"], ["send"]))
 
     assert re.search(r" 0\.1\.0 +- *$", cli.ok("workers"), re.MULTILINE)
 

@@ -7,7 +7,7 @@ import pytest
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.transport import PoolWire
+from rq_core.connections.transport import PoolTransport
 from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
@@ -51,7 +51,7 @@ def test_one_look_shows_queues_of_all_shards(cluster: RedisCluster) -> None:
         for queue in queues:
             client.run(client.calls.enqueue.many(jobs(queue)))
         says = Presence("h", 1, "0.1.0", "c0de", tuple(queues), 10, 0, 0)
-        client.run(worker_registry.tell("rqc", "w-1", says, queues, ["send"]))
+        client.run(worker_registry.announce("rqc", "w-1", says, queues, ["send"]))
         client.run(worker_registry.sweep("rqc", queues))
 
         found = client.run(client.calls.reads.overview())
@@ -112,15 +112,17 @@ def test_a_queue_that_is_made_is_listed_before_it_is_used(
         if cluster.primary_of(queue_keys(name)("meta")) is not cluster.primary_of(listed)
     )
     with Client(cluster.url, patience=Patience(unsent=0.2)) as client:
-        exchange = PoolWire.exchange
+        exchange = PoolTransport.exchange
         away = True
 
-        def without_list(wire: PoolWire, commands: Sequence[Any], *more: Any) -> list[Any]:
+        def without_list(
+            transport: PoolTransport, commands: Sequence[Any], *more: Any
+        ) -> list[Any]:
             if away and any(listed in command for command in commands):
                 return [Unsent("away")] * len(commands)
-            return exchange(wire, commands, *more)
+            return exchange(transport, commands, *more)
 
-        monkeypatch.setattr(PoolWire, "exchange", without_list)
+        monkeypatch.setattr(PoolTransport, "exchange", without_list)
         for _ in range(2):
             with pytest.raises(ServerUnavailable):
                 client.run(client.calls.enqueue.many(jobs(apart)))
@@ -204,7 +206,7 @@ def test_full_coverage_is_warned_of(cluster: RedisCluster, whole: str) -> None:
     """By the worker's start and the doctor, which look at the server in this way."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
-        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
 
     assert ("coverage" in {remark.about for remark in remarks}) == (whole == "yes")
 
@@ -216,7 +218,7 @@ def test_full_coverage_of_a_single_node_is_warned_of(cluster: RedisCluster, plac
     node = cluster.primaries()[place]
     cluster.ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
     with Client(cluster.url) as client:
-        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
 
     assert "coverage" in {remark.about for remark in remarks}
 

@@ -68,7 +68,7 @@ def kept(tmp_path: Path) -> Iterator[Path]:
     """Where --keep keeps things; a server that is left there ends."""
     yield tmp_path
     for place in tmp_path.glob("rq-core-demo-*/server"):
-        server.stop(place)
+        server.stop_server(place)
 
 
 @pytest.mark.slow

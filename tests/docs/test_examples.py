@@ -47,7 +47,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Load:
     return loaded
 
 
-def test_every_example_stands_on_a_page_and_in_a_test() -> None:
+def test_every_example_is_on_a_page_and_in_a_test() -> None:
     pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     tests = "".join(test.read_text() for test in Path(__file__).parent.glob("test_*.py"))
     names = {example.stem for example in EXAMPLES.glob("*.py")}
@@ -77,7 +77,7 @@ def test_a_job_is_enqueued_in_every_way_that_is_shown(
     assert 9 == len(capsys.readouterr().out.splitlines())
 
 
-def test_a_job_stands_or_is_replaced(load: Load) -> None:
+def test_a_unique_job_is_kept_or_replaced(load: Load) -> None:
     example = load("once")
     with testing.fake(example.app) as fake:
         first, second = example.ask_twice()
@@ -113,7 +113,7 @@ def test_a_call_that_is_repeated_runs_once(load: Load) -> None:
     assert "another call with this key was accepted before" == other
 
 
-def test_a_program_that_waits_tells_how_jobs_ended(load: Load) -> None:
+def test_a_program_that_waits_says_how_jobs_ended(load: Load) -> None:
     example = load("waiting")
     with testing.fake(example.app) as fake:
         assert example.total_now("2026-11") is None
@@ -144,7 +144,7 @@ async def test_a_web_server_answers_with_the_id_of_a_job_that_goes_on(load: Load
     assert 404 == unknown
 
 
-def test_a_failure_is_retried_and_a_death_is_told(
+def test_a_failure_is_retried_and_a_hook_reports_a_death(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = load("retries")
@@ -162,7 +162,7 @@ def test_a_failure_is_retried_and_a_death_is_told(
     assert said.count(" is dead: ") == 3
 
 
-def test_a_hook_is_told_of_a_dead_job(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hook_gets_the_dead_job(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     from rq_core import DeadJob
 
     job = DeadJob("j", "payments", "charge", {"cents": 1}, "gave_up", 1, 1, 0, 0, "0-0")

@@ -95,7 +95,7 @@ def test_links_between_files_lead_somewhere() -> None:
     assert [] == broken
 
 
-def test_a_link_out_of_the_pages_is_none() -> None:
+def test_no_page_links_to_a_file_outside_of_docs() -> None:
     """A site has no page for what lies outside of docs, so pages name such files and do not link them."""
     docs = ROOT / "docs"
     outside = [

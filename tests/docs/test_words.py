@@ -20,7 +20,6 @@ from tests.docs.transcript import DOCS
         "Somebody trimmed the outbox.",
         "The worker, whoever started it, stops.",
         "The second one begins anew.",
-        "Give the audit trail up.",
         "Nobody claims.",
         "A claim does what is due for everyone.",
         "That which was lost comes back.",
@@ -28,6 +27,66 @@ from tests.docs.transcript import DOCS
 )
 def test_a_phrase_that_readers_stumble_over_is_found(text: str) -> None:
     assert 1 == len(list(words.found_in(text)))
+
+
+GLOSSARY = """# Glossary
+
+One word for each idea. The words after "Not:" are ruled out.
+
+**Audit log.** The events in SQL. Not: audit trail.
+
+**Job.** One call of a task.
+
+**Result.** What a handler returned. Not: kept
+value, return value.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The audit trail is complete.", ["'audit trail': the word is 'audit log'"]),
+        ("Kept\nvalues expire.", ["'Kept\\nvalues': the word is 'result'"]),
+        ("Its return value, a job.", ["'return value': the word is 'result'"]),
+        ("The audit log has each result.", []),
+        ("It trails behind: keep values, return `return value`.", []),
+    ],
+)
+def test_a_word_that_the_glossary_rules_out_is_found(text: str, found: list[str]) -> None:
+    assert found == list(words.found_in(text, words.synonyms(GLOSSARY)))
+
+
+def test_the_glossary_rules_out_words_of_the_ideas_that_had_many() -> None:
+    meant = set(words.synonyms((words.ROOT / words.GLOSSARY).read_text()).values())
+
+    assert {"the word is 'result'", "the word is 'outcome'", "the word is 'scope'"} <= meant
+
+
+def test_the_glossary_is_checked_without_the_words_that_it_rules_out() -> None:
+    page = words.texts()[words.GLOSSARY]
+
+    assert "**Result.**" in page
+    assert [] == list(
+        words.found_in(page, words.synonyms((words.ROOT / words.GLOSSARY).read_text()))
+    )
+
+
+def test_a_synonym_on_a_page_fails_the_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(words, "texts", lambda: {"docs/a.md": "The audit trail."})
+    monkeypatch.setattr(words, "problems_in_sources", list)
+
+    assert 1 == words.main()
+    assert "docs/a.md: 'audit trail': the word is 'audit log'\n" == capsys.readouterr().err
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    page = (words.ROOT / words.GLOSSARY).read_text()
+    entries = [line.partition(".**")[0].lower() for line in page.splitlines() if ".**" in line]
+
+    assert len(entries) > 30
+    assert sorted(entries) == entries
 
 
 def test_code_is_left_alone() -> None:
@@ -80,14 +139,15 @@ def test_names_of_tests_and_comments_of_scripts_are_checked(
 ) -> None:
     monkeypatch.setattr(words, "ROOT", tmp_path)
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_it.py").write_text("def test_nobody_claims():\n    nobody = 1\n")
+    test = tmp_path / "tests" / "test_it.py"
+    test.write_text("def test_nobody_claims():\n    nobody = 1\n")
     (tmp_path / "claim.lua").write_text("local told = 1\n-- Jobs of which none runs.\n")
 
     found = [
         problem.split(": ")[:2] for problem in words.problems_in_sources(["claim.lua", "tests"])
     ]
 
-    assert [["claim.lua:2", "'of which'"], ["tests/test_it.py:1", "'nobody'"]] == found
+    assert [["claim.lua:2", "'of which'"], [f"tests/{test.name}:1", "'nobody'"]] == found
 
 
 def test_a_page_is_exempt_only_while_it_needs_to_be() -> None:
@@ -125,7 +185,7 @@ def _counts(value: ast.FormattedValue) -> bool:
     return length or "," in spec or words.endswith(("losses", "claimed", "most", "max", "count"))
 
 
-def test_a_number_stands_before_a_noun_that_agrees_with_it() -> None:
+def test_a_noun_agrees_with_the_number_before_it() -> None:
     """It was "1 jobs", "1 connections" and "1 workers"."""
     files = [*(DOCS.parent / "rq_core").rglob("*.py")]
 

@@ -275,7 +275,7 @@ def test_job_written_by_hand_is_taken_into_the_log(scene: Scene) -> None:
     assert drain(scene) == {*READY, "new"}
 
 
-def test_state_that_differs_from_the_log_stands(scene: Scene) -> None:
+def test_a_state_line_that_differs_from_the_log_is_kept(scene: Scene) -> None:
     """Redis decides; the log is told."""
     changed = scene.state("a").replace("task=send", "task=send attempts=9")
     scene.write("a", changed)
@@ -414,7 +414,7 @@ def test_a_long_outbox_is_not_copied_in_one_step(
     assert before == scene.snapshot()["outbox"]
 
 
-def test_events_behind_a_number_that_no_script_gives_are_told_again_as_a_baseline(
+def test_a_repair_logs_a_baseline_for_events_after_a_number_that_no_script_gives(
     scene: Scene,
 ) -> None:
     """Within an epoch events go on behind it, under numbers that SQL cannot keep."""
@@ -431,7 +431,7 @@ def test_events_behind_a_number_that_no_script_gives_are_told_again_as_a_baselin
     assert OutboxId.parse(snapshot["outbox"][-1][0]).seq < 100
 
 
-def test_an_unreadable_entry_of_another_epoch_is_told_with_the_command_that_goes_on_there(
+def test_a_finding_about_an_unreadable_entry_of_another_epoch_names_the_command_that_goes_on_there(
     scene: Scene,
 ) -> None:
     later = int(scene.snapshot()["meta"]["epoch"]) + 5

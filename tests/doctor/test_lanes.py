@@ -249,7 +249,7 @@ def test_a_lane_that_jobs_entered_keeps_its_place(seed: Seed, fair: bool) -> Non
     assert [c.id for c in seed.claim().jobs] == ["a"]
 
 
-def test_what_has_not_moved_is_mended_while_the_queue_works(seed: Seed) -> None:
+def test_a_difference_that_has_not_moved_is_mended_while_the_queue_works(seed: Seed) -> None:
     """Each finding rests on its own job, so a busy queue is mended as well as one that stands still."""
     seed.enqueue("a", "b", "c")
     first, *_ = seed.claim(2).jobs
@@ -432,7 +432,7 @@ def test_a_sweep_that_is_under_way_is_no_finding(seed: Seed) -> None:
     seed.control.zadd(seed.keys("scheduled"), {"caps|tenant|": seed.now})
     seed.control.hset(seed.keys("caps"), "tenant", "2 version=2 from=live")
 
-    # That the log does not have the change is a finding of its own: see test_told.
+    # That the log does not have the change is a finding of its own: see test_settings.
     unlogged = {str(Kind.LOG_DIFFERS)}
     assert named(look(seed)) == unlogged
     seed.control.zrem(seed.keys("scheduled"), "caps|tenant|")

@@ -71,7 +71,7 @@ def test_a_name_that_no_line_implies_is_taken(seed: Seed, holder: str) -> None:
 
 
 @pytest.mark.parametrize("plant", ["lost", "changed", "stray"])
-def test_the_instant_until_which_a_name_stands_has_its_mark(seed: Seed, plant: str) -> None:
+def test_a_repair_sets_the_mark_of_a_names_instant(seed: Seed, plant: str) -> None:
     fill(seed)
     before = seed.snapshot()["expiring"]
     if plant == "lost":

@@ -61,7 +61,7 @@ def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
 
 
 @pytest.mark.parametrize("number", [*range(6), 15])
-def test_what_differs_between_the_moments_of_pages_is_no_finding(
+def test_a_difference_between_the_moments_of_pages_is_no_finding(
     work: Callable[[int], Busy], seed: Seed, number: int
 ) -> None:
     work(number)

@@ -11,7 +11,7 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.compare.drift import compare
-from sql_audit.proof.result import QueueResult, Verdict
+from sql_audit.proof.result import LogVerdict, QueueResult
 from sql_audit.proof.verify import verify
 from sql_audit.queries import history as queries
 from sql_audit.store import orphans
@@ -44,7 +44,7 @@ def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[ob
 
 
 def assert_agree(
-    client: Client, database: Database, verdict: Verdict, *, pruned: bool = False
+    client: Client, database: Database, verdict: LogVerdict, *, pruned: bool = False
 ) -> QueueResult:
     """The mirror catches up; then Redis, the projection and the log say the same.
 
@@ -63,9 +63,9 @@ def assert_agree(
     if not pruned:
         auditlog.assert_chain_holds(database, QUEUE)
     result = verify(database).queues[QUEUE]
-    if verdict is not Verdict.VIOLATED:
+    if verdict is not LogVerdict.VIOLATED:
         assert result.violations == []
-    assert (result.verdict, result.notes if verdict is Verdict.HOLDS else []) == (verdict, [])
+    assert (result.verdict, result.notes if verdict is LogVerdict.HOLDS else []) == (verdict, [])
     for job_id, *_ in jobs:
         history = queries.history(database.readers, str(job_id), QUEUE)
         assert all(event.number and event.type for event in history)

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from rq_core.model.events import OutboxId, decode
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.table.machine import Event
-from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.mirror.turn import Mirror, TurnOutcome
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import Link, found_digest, genesis, rows_digest
 from sql_audit.store.connection.copy import copy_text
@@ -25,7 +25,7 @@ def drain(mirror: Mirror, turns: int = 1000) -> int:
     for _ in range(turns):
         turn = mirror.turn()
         events += turn.events
-        if turn.outcome is Outcome.IDLE:
+        if turn.outcome is TurnOutcome.IDLE:
             return events
     raise AssertionError(f"not idle after {turns} turns")
 

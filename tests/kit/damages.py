@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rq_core.model.job import profile
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from tests.kit.seed import Seed
 
 HOUR_MS = 3_600_000
@@ -39,9 +39,9 @@ def fill(seed: Seed) -> None:
     """Make jobs that ended in every way and are remembered, that wait, run, and are spent against a rate."""
     both: dict[str, Any] = {"remember_ms": 2 * HOUR_MS, "call": CALL, "keep_ms": HOUR_MS}
     seed.enqueue("done", **both)
-    seed.complete(seed.claim_one("done"), values={1: pack('"d"')})
+    seed.complete(seed.claim_one("done"), values={1: pack_result('"d"')})
     seed.enqueue("plain", keep_ms=HOUR_MS)
-    seed.complete(seed.claim_one("plain"), values={1: pack('"p"')})
+    seed.complete(seed.claim_one("plain"), values={1: pack_result('"p"')})
     seed.enqueue("once", remember_ms=2 * HOUR_MS, call=CALL)
     seed.complete(seed.claim_one("once"))
     seed.dead("dead", **both)

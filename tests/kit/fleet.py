@@ -9,7 +9,7 @@ from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.limits.scopes import lane_name
-from rq_core.model.result_encoding import DIGEST, FULL, pack
+from rq_core.model.result_encoding import DIGEST, FULL, pack_result
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.admin import Change
 
@@ -85,7 +85,7 @@ class Fleet:
             values = claims.NO_VALUES
             if self.ties is not None:
                 # Whether it is kept says the job.
-                values = {1: pack(json.dumps(held), self.kept.choice((DIGEST, FULL)))}
+                values = {1: pack_result(json.dumps(held), self.kept.choice((DIGEST, FULL)))}
             self.client.run(claims.complete(QUEUE, "w-1", [held], values))
 
     def fail(self) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.mirror.turn import Mirror, TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.kit.outbox import StreamSource
 
@@ -27,7 +27,7 @@ def main() -> None:
     mirror = Mirror(
         StreamSource(redis_url), Database(audit_url), queue, limits=limits, on_step=on_step
     )
-    while mirror.turn().outcome is not Outcome.IDLE:
+    while mirror.turn().outcome is not TurnOutcome.IDLE:
         pass
 
 

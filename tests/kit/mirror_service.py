@@ -70,7 +70,7 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Client(redis_url, name="audit") as source:
-        service.run(Outbox(source), audit_url, stop=stop, on_step=on_step)
+        service.run_mirror(Outbox(source), audit_url, stop=stop, on_step=on_step)
 
 
 if __name__ == "__main__":

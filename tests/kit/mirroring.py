@@ -15,7 +15,7 @@ def mirroring(url: str, database: str | Database) -> Iterator[None]:
     stop = threading.Event()
     source = open_source(url, "rqc")
     thread = threading.Thread(
-        target=service.run, args=(source, database), kwargs={"stop": stop}, name="mirror"
+        target=service.run_mirror, args=(source, database), kwargs={"stop": stop}, name="mirror"
     )
     thread.start()
     try:

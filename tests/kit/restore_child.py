@@ -10,7 +10,7 @@ import sys
 from rq_core.connections.client import Client
 from rq_core.protocol.engine.plan import Call, Plan, T
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import apply
+from sql_audit.upkeep.restore import restore_jobs
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
             return answer
 
     with Doomed(redis_url) as client:
-        apply(client, Database(audit_url), queue, by="child")
+        restore_jobs(client, Database(audit_url), queue, by="child")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from rq_core.doctor.finding import LOWER
 from rq_core.doctor.image import LISTS
 from rq_core.model.job import Claim, NewJob
 from rq_core.model.keys import KEY_TYPES
-from rq_core.model.result_encoding import FULL, unpack
-from rq_core.model.result_encoding import pack as pack_value
+from rq_core.model.result_encoding import FULL, unpack_result
+from rq_core.model.result_encoding import pack_result as pack_value
 from rq_core.model.table.machine import State
-from rq_core.protocol.calls.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack_jobs
 from rq_core.scripts.script import Script
 from tests.kit.failover import fail_over
 from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
@@ -36,7 +36,7 @@ class Scene:
     def command(self, seed: Seed, made: Script) -> list[Any]:
         """The call, of this build of the script: of a function once it is loaded, or as EVAL."""
         # With the keys on demand: a queue that remembers ids touches all that others touch.
-        tail = {place: unpack(value) for place, value in self.values.items()}
+        tail = {place: unpack_result(value) for place, value in self.values.items()}
         command = made.filled(made.head(seed.keys, made.on_demand), self.args, self.each, tail)
         if made.function:
             seed.control.execute_command(*made.loading)  # type: ignore[no-untyped-call]
@@ -151,7 +151,7 @@ def enqueue(seed: Seed) -> Scene:
         seed.job("ended", remember_ms=DAY, call="=0000"),
         seed.job("over-too", remember_ms=DAY, call=CALL, name="t/kept"),
     ]
-    kinds, records = pack(jobs)
+    kinds, records = pack_jobs(jobs)
     return Scene("enqueue", _slotted(by="somebody", spec_max=100, kinds=kinds), records)
 
 

@@ -84,7 +84,7 @@ def copied(database: Database) -> Iterator[Database]:
 @cache
 def _migrated_file() -> Path:
     path = servers.private_directory("schema") / "audit.db"
-    migrate.upgrade(str(path))
+    migrate.upgrade_schema(str(path))
     return path
 
 
@@ -93,7 +93,7 @@ def _migrate_template(host: str, port: int) -> None:
     """Make the template of a server."""
     with _connect(host, port) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(TEMPLATE)))
-    migrate.upgrade(f"postgresql+psycopg://postgres@{host}:{port}/{TEMPLATE}")
+    migrate.upgrade_schema(f"postgresql+psycopg://postgres@{host}:{port}/{TEMPLATE}")
 
 
 def _connect(host: str, port: int) -> psycopg.Connection:

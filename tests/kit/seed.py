@@ -9,7 +9,7 @@ from typing import Any, Self
 import redis
 
 from rq_core.connections.client import Client
-from rq_core.connections.transport import Wire
+from rq_core.connections.transport import Transport
 from rq_core.model.events import Entry, JobRecord, decode
 from rq_core.model.job import Claim, NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
@@ -50,7 +50,7 @@ class Seed:
         name: str = "c-1",
         patience: Patience | None = None,
         real_clock: bool = False,
-        wire: Wire | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self._meet(queue)
         self.control = redis.Redis.from_url(url, decode_responses=True)
@@ -59,7 +59,7 @@ class Seed:
         self.calls = Operations(Delivery(url=url, name=name, scripts=scripts, patience=patience))
         if not real_clock:
             self.calls.reads.now_ms = self._now_ms  # type: ignore[method-assign]
-        self.client = Client(url, calls=self.calls, wire=wire, sleep=lambda _: None)
+        self.client = Client(url, calls=self.calls, transport=transport, sleep=lambda _: None)
 
     def _meet(self, queue: str) -> None:
         self.queue = queue

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.mirror.turn import Mirror, TurnOutcome
 from sql_audit.store.connection import database
 from tests.kit.outbox import StreamSource
 
@@ -54,7 +54,7 @@ def main() -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            if mirror.turn().outcome is Outcome.IDLE:
+            if mirror.turn().outcome is TurnOutcome.IDLE:
                 break
         except Exception:
             failures += 1

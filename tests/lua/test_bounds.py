@@ -11,7 +11,7 @@ from rq_core.model.job import NewJob, profile
 from rq_core.model.state_line import LINE_MAX
 from rq_core.protocol.calls.claims import SWEEP_MAX
 from rq_core.protocol.reads.steps import LONG, read_lines
-from rq_core.scripts.script import directory, function
+from rq_core.scripts.script import function, lua_directory
 from tests.kit.lua_patterns import Pattern, hard_texts, lua_texts, patterns_of
 from tests.kit.seed import Seed
 
@@ -183,7 +183,7 @@ def test_every_pattern_takes_the_time_of_one_walk_through_a_text(seed: Seed) -> 
     found = {
         pattern
         for where, code in lua_texts(
-            directory(), *(directory().parent / name for name in ("rq_core", "sql_audit"))
+            lua_directory(), *(lua_directory().parent / name for name in ("rq_core", "sql_audit"))
         )
         for pattern in patterns_of(where, code)
     }

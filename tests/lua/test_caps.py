@@ -160,7 +160,7 @@ def test_fair_queues_serve_keys_in_turn(seed: Seed) -> None:
     assert served == ["a-0", "b-0", "a-1", "b-1", "a-2", "a-3", "a-4"]
 
 
-def test_how_long_a_key_was_served_stands_in_redis_and_in_no_function_alone(seed: Seed) -> None:
+def test_the_service_time_of_a_key_is_stored_in_redis(seed: Seed) -> None:
     """Else another server, or one that forgot its functions, would serve the key as if it had had nothing."""
     seed.configure(fair=1)
     seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(2)))

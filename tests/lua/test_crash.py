@@ -243,7 +243,7 @@ KIND = [2, 0, "task=t", '"t","normal",5,3,"', ""]
         json.dumps([KIND, KIND[:4]]),
     ],
 )  # fmt: skip
-def test_kinds_that_are_none_are_refused(seed: Seed, wrong: str) -> None:
+def test_invalid_kinds_are_refused(seed: Seed, wrong: str) -> None:
     scene = SCENES["enqueue"](seed)
     call = Scene("enqueue", {**scene.args, "kinds": wrong}, scene.each)
 

@@ -14,7 +14,7 @@ from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function
 from tests.kit.clock import CLOCK
 from tests.kit.seed import NO_FENCE, Seed
-from tests.kit.wires import LossyWire
+from tests.kit.transports import LossyTransport
 from tests.lua import test_matrix as matrix
 
 FACTS = {"progress": "tracks", "signals": "waits_for_signals"}
@@ -89,7 +89,7 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 
 
 @pytest.mark.parametrize("each", matrix.STANDS, ids=lambda each: each.name)
-def test_whatever_ends_a_job_ends_the_part(
+def test_each_end_of_a_job_ends_the_part(
     seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
 ) -> None:
     """Each call of the matrix, on a job in each state."""
@@ -137,16 +137,18 @@ def test_the_part_goes_with_its_queue(seed: Seed) -> None:
 
 def test_the_key_of_a_part_is_named_in_one_file() -> None:
     """Every script that ends jobs has it all the same."""
-    texts = [path.read_text() for path in script.directory().glob("**/*.lua")]
+    texts = [path.read_text() for path in script.lua_directory().glob("**/*.lua")]
     assert not any("progress" in text for text in texts)
     row, own = script.include("parts"), part("progress")
     assert "With: progress" in own
     assert "progress" not in row
 
 
-def calls_of(wire: LossyWire, name: str, scripts: Callable[[str], Script]) -> list[Sequence[Any]]:
+def calls_of(
+    transport: LossyTransport, name: str, scripts: Callable[[str], Script]
+) -> list[Sequence[Any]]:
     function = scripts(name).function
-    return [call for call in wire.calls if call[1] == function]
+    return [call for call in transport.calls if call[1] == function]
 
 
 def keys_of(call: Sequence[Any]) -> set[str]:
@@ -154,10 +156,10 @@ def keys_of(call: Sequence[Any]) -> set[str]:
 
 
 @contextmanager
-def recorded(url: str, scripts: Callable[[str], Script]) -> Iterator[tuple[Seed, LossyWire]]:
-    wire = LossyWire(url)
-    with Seed(url, scripts=scripts, wire=wire) as made:  # type: ignore[arg-type]
-        yield made, wire
+def recorded(url: str, scripts: Callable[[str], Script]) -> Iterator[tuple[Seed, LossyTransport]]:
+    transport = LossyTransport(url)
+    with Seed(url, scripts=scripts, transport=transport) as made:  # type: ignore[arg-type]
+        yield made, transport
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def recorded(url: str, scripts: Callable[[str], Script]) -> Iterator[tuple[Seed,
 def test_a_queue_carries_the_keys_of_the_parts_that_it_uses(
     redis_url: str, scripts: Callable[[str], Script], used: tuple[str, ...]
 ) -> None:
-    with recorded(redis_url, scripts) as (seed, wire):
+    with recorded(redis_url, scripts) as (seed, transport):
         control: Any = seed.control
         seed.enqueue("before")
         for name in used:
@@ -174,14 +176,14 @@ def test_a_queue_carries_the_keys_of_the_parts_that_it_uses(
         for name in FACTS:
             control.hset(seed.keys(name), "a", 1)
         seed.enqueue("a")
-        wire.sent.clear()
+        transport.sent.clear()
         held = seed.claim(2).jobs
         seed.complete(*held)
 
         expected = {queue_keys(seed.queue)(name) for name in used}
         every = {queue_keys(seed.queue)(name) for name in FACTS}
         for script_name in ("claim", "complete"):
-            (call,) = calls_of(wire, script_name, scripts)
+            (call,) = calls_of(transport, script_name, scripts)
             assert keys_of(call) & every == expected
         assert {name for name in FACTS if noted(seed, name)} == set(FACTS) - set(used)
 
@@ -189,14 +191,14 @@ def test_a_queue_carries_the_keys_of_the_parts_that_it_uses(
 def test_a_queue_with_a_part_and_kept_results_carries_both(
     redis_url: str, scripts: Callable[[str], Script]
 ) -> None:
-    with recorded(redis_url, scripts) as (seed, wire):
+    with recorded(redis_url, scripts) as (seed, transport):
         control: Any = seed.control
         seed.enqueue(seed.job("a", keep_ms=60_000))
         switch_on(seed, "signals")
         control.hset(seed.keys("signals"), "a", 1)
         seed.turn(*seed.claim().jobs, values={1: "7"})
 
-        call = calls_of(wire, "turn", scripts)[-1]
+        call = calls_of(transport, "turn", scripts)[-1]
         assert keys_of(call) == {
             queue_keys(seed.queue)(name)
             for name in set(scripts("turn").all_keys) - {"progress"}

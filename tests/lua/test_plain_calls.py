@@ -12,14 +12,14 @@ from rq_core.model.keys import queue_keys
 from rq_core.scripts.script import Script
 from tests.kit.clock import timed
 from tests.kit.seed import WORKER, Seed
-from tests.kit.wires import LossyWire
+from tests.kit.transports import LossyTransport
 
 PLAIN = "plain"
 OF_A_LIFE = ("enqueue", "claim", "turn", "complete")
 
 
 def packed(command: Sequence[Any]) -> bytes:
-    """What goes over the wire."""
+    """What goes over the transport."""
     return bytes(hiredis.pack_command(tuple(command)))
 
 
@@ -28,34 +28,34 @@ def script_of(command: Sequence[Any]) -> Script:
     return found
 
 
-def live(seed: Seed, wire: LossyWire, batch: str) -> list[Sequence[Any]]:
+def live(seed: Seed, transport: LossyTransport, batch: str) -> list[Sequence[Any]]:
     """Let five jobs be enqueued, claimed, reported in a turn and reported at the end. Returns the calls."""
-    wire.sent.clear()
+    transport.sent.clear()
     seed.enqueue(f"{batch}-1")
     seed.enqueue(*(f"{batch}-{n}" for n in range(2, 6)))
     held = seed.claim(1).jobs
     held = seed.turn(*held, limit=4).jobs
     seed.complete(*held)
-    return wire.calls
+    return transport.calls
 
 
-def use_all(seed: Seed, wire: LossyWire) -> list[Sequence[Any]]:
+def use_all(seed: Seed, transport: LossyTransport) -> list[Sequence[Any]]:
     """Use names, remembered ids, kept results, deadlines, delays, priorities and a cap in another queue."""
     other = seed.of("other")
-    wire.sent.clear()
+    transport.sent.clear()
     other.cap("task=t", 5)
     other.enqueue(other.job("named", name="t/a=1"), other.job("low", priority="low", delay_ms=10))
     other.enqueue(other.job("once", remember_ms=60_000), other.job("late", expires_in_ms=60_000))
     other.enqueue(other.job("kept", keep_ms=60_000), other.job("capped", scopes=["task=t"]))
     other.turn(*other.claim().jobs, values={1: "1"})
-    return [call for call in wire.calls if "rqc:{other}:meta" in call]
+    return [call for call in transport.calls if "rqc:{other}:meta" in call]
 
 
 @contextmanager
-def recorded(url: str) -> Iterator[tuple[Seed, LossyWire]]:
-    wire = LossyWire(url)
-    with Seed(url, PLAIN, wire=wire) as seed:  # type: ignore[arg-type]
-        yield seed, wire
+def recorded(url: str) -> Iterator[tuple[Seed, LossyTransport]]:
+    transport = LossyTransport(url)
+    with Seed(url, PLAIN, transport=transport) as seed:  # type: ignore[arg-type]
+        yield seed, transport
 
 
 def of_life(calls: Sequence[Sequence[Any]]) -> bytes:
@@ -74,12 +74,12 @@ def of_life(calls: Sequence[Sequence[Any]]) -> bytes:
 def test_no_byte_of_a_plain_queues_calls_comes_from_the_features_of_another(
     valkey_url: str,
 ) -> None:
-    with recorded(valkey_url) as (alone, wire):
-        expected = of_life(live(alone, wire, "job"))
+    with recorded(valkey_url) as (alone, transport):
+        expected = of_life(live(alone, transport, "job"))
         alone.control.flushall()
-    with recorded(valkey_url) as (beside, wire):
-        others = use_all(beside, wire)
-        found = of_life(live(beside, wire, "job"))
+    with recorded(valkey_url) as (beside, transport):
+        others = use_all(beside, transport)
+        found = of_life(live(beside, transport, "job"))
 
     turn = next(call for call in others if call[1] == timed("turn").function)
     assert turn[2] == len(timed("turn").all_keys), "the other queue's calls carry the keys"
@@ -91,9 +91,9 @@ def test_a_plain_queues_call_is_its_keys_its_arguments_and_its_records(
     valkey_url: str, name: str
 ) -> None:
     """What is expected is said by the script's keys, Args and Each, and by no key on demand and no Tail."""
-    with recorded(valkey_url) as (seed, wire):
-        live(seed, wire, "first")
-        calls = [call for call in live(seed, wire, "job") if script_of(call).name == name]
+    with recorded(valkey_url) as (seed, transport):
+        live(seed, transport, "first")
+        calls = [call for call in live(seed, transport, "job") if script_of(call).name == name]
 
     made, keys = timed(name), queue_keys(PLAIN)
     records = {"enqueue": [1, 4], "claim": [0], "turn": [1], "complete": [4]}[name]

@@ -236,7 +236,7 @@ def test_a_lost_outbox_is_noticed_at_the_first_event(first: Node) -> None:
     assert (first.handshake(), first.enqueue()) == ("outbox_lost", "ok")
 
 
-def test_what_an_operator_writes_by_hand_is_seen_within_a_second(first: Node) -> None:
+def test_a_fact_that_an_operator_writes_by_hand_is_seen_within_a_second(first: Node) -> None:
     first.control.hset(KEYS("meta"), "paused", 1)
     first.set_clock(START_MS + 1_000)
     first.enqueue()
@@ -244,7 +244,7 @@ def test_what_an_operator_writes_by_hand_is_seen_within_a_second(first: Node) ->
     assert len(first.claim()) == 2
 
 
-def test_what_a_call_changes_is_seen_by_the_next_call_of_any_script(first: Node) -> None:
+def test_a_change_of_one_call_is_seen_by_the_next_call_of_any_script(first: Node) -> None:
     args = {"slot": "s", "by": "c", "why": ""}
     first.call("configure", [("paused", 1)], number=1, **args)
     first.enqueue()

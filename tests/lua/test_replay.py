@@ -24,7 +24,7 @@ from tests.kit.clock import timed
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, WORKER, Seed, events_of
 from tests.kit.snapshots import raw
-from tests.kit.wires import LossyAsyncWire, LossyWire
+from tests.kit.transports import LossyAsyncTransport, LossyTransport
 
 Operation = Callable[[Seed], Any]
 
@@ -38,11 +38,11 @@ def load(seed: Seed) -> None:
 class LossySeed(Seed):
     """A Seed whose connection can lose replies."""
 
-    wire: LossyWire
+    transport: LossyTransport
 
     def __init__(self, url: str, queue: str = "q", **options: Any) -> None:
-        self.wire = LossyWire(url)
-        super().__init__(url, queue, wire=self.wire, **options)
+        self.transport = LossyTransport(url)
+        super().__init__(url, queue, transport=self.transport, **options)
 
 
 @pytest.fixture
@@ -328,9 +328,9 @@ def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> 
         load(seed)
     operation = make(seed)
     for name, value in trouble.items():
-        setattr(seed.wire, name, value)
+        setattr(seed.transport, name, value)
     answer = operation(seed)
-    left = (seed.wire.lose, seed.wire.unsent, seed.wire.flush)
+    left = (seed.transport.lose, seed.transport.unsent, seed.transport.flush)
     assert left == (0, 0, None), "the trouble did not come"
     snapshot = seed.snapshot()
     snapshot["meta"].pop("replid")
@@ -380,14 +380,14 @@ def test_trouble_between_chunks_loses_and_doubles_nothing_and_keeps_the_order(
             if made == 1_500:
                 # The first chunk is on its way or done.
                 for field, value in trouble.items():
-                    setattr(lossy.wire, field, value)
+                    setattr(lossy.transport, field, value)
             yield lossy.job(name)
 
     accepted = lossy.client.run(lossy.client.calls.enqueue.many(jobs()))
 
     assert list(accepted.ids) == ids
     assert lossy.control.lrange(lossy.keys("ready:2"), 0, -1) == ids
-    assert lossy.wire.lose == lossy.wire.unsent == 0
+    assert lossy.transport.lose == lossy.transport.unsent == 0
     assert_fully_consistent(lossy)
 
 
@@ -425,7 +425,7 @@ def test_a_job_that_has_run_and_gone_does_not_run_again(lossy: LossySeed, other:
         for claimed in other.claim().jobs:
             other.complete(claimed)
 
-    lossy.wire.lose, lossy.wire.between = 1, run
+    lossy.transport.lose, lossy.transport.between = 1, run
 
     accepted = lossy.enqueue("a", "b")
 
@@ -448,13 +448,13 @@ def test_a_settled_job_that_has_gone_on_is_left_alone(
     """A settlement is sent again after the job was claimed by somebody else, or has left."""
     operation = late(lossy)
     lossy.control.script_flush()
-    lossy.wire.lose = 1
+    lossy.transport.lose = 1
 
     def go_on() -> None:
         other.advance(1_000)
         other.claim(worker="w-2")
 
-    lossy.wire.between = go_on
+    lossy.transport.between = go_on
 
     answer = operation(lossy)
 
@@ -473,7 +473,7 @@ def test_a_call_that_was_accepted_is_not_answered_as_the_one_before(
     report = lossy.turn if how == "turn" else lossy.complete
     lossy.enqueue("b")
     report(("nobody", NO_FENCE))
-    lossy.wire.lose = 1
+    lossy.transport.lose = 1
 
     answer = report(held)
 
@@ -500,7 +500,7 @@ def test_a_claim_sent_again_leaves_out_what_is_no_longer_held(
         other.rollback(("d", fences["d"]))
         assert ["d"] == [c.id for c in other.claim(1, worker="w-2").jobs]
 
-    lossy.wire.lose, lossy.wire.between = 1, meanwhile
+    lossy.transport.lose, lossy.transport.between = 1, meanwhile
 
     claimed = lossy.claim()
 
@@ -513,7 +513,7 @@ def test_a_claim_sent_again_leaves_out_what_is_no_longer_held(
 
 def test_an_empty_claim_sent_again_claims_nothing(lossy: LossySeed, other: Seed) -> None:
     lossy.claim()
-    lossy.wire.lose, lossy.wire.between = 1, lambda: other.enqueue("a")
+    lossy.transport.lose, lossy.transport.between = 1, lambda: other.enqueue("a")
 
     assert () == lossy.claim().jobs
     assert ["a"] == [c.id for c in lossy.claim().jobs]
@@ -523,7 +523,7 @@ def test_a_call_that_comes_late_is_refused_and_changes_nothing(lossy: LossySeed)
     """Two lost connections can deliver out of order: the newer call has been answered already."""
     lossy.enqueue("a")
     lossy.enqueue("b")
-    late = lossy.wire.calls
+    late = lossy.transport.calls
     (first,) = [c for c in late if "a" in c]
     before = raw(lossy.control)
 
@@ -559,8 +559,8 @@ def test_a_refusal_is_not_kept_as_an_answer(lossy: LossySeed) -> None:
     lossy.configure(backlog_max_jobs=1)
     upto = lossy.snapshot()["outbox"][-1][0]
     with Seed(lossy.client.url, name="c-2") as mirror:
-        lossy.wire.lose = 1
-        lossy.wire.between = lambda: mirror.client.run(
+        lossy.transport.lose = 1
+        lossy.transport.between = lambda: mirror.client.run(
             mirror.client.calls.audit.trim("q", "db-1", upto, 100, 10_000)
         )
 
@@ -594,13 +594,13 @@ def impatient(url: str, **patience: float) -> LossySeed:
 def test_an_outcome_that_stays_unknown_names_the_jobs(redis_url: str) -> None:
     with impatient(redis_url, unsent=2.0, unknown=5.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
-        seed.wire.lose = 1_000
+        seed.transport.lose = 1_000
 
         with pytest.raises(errors.OutcomeUnknown) as caught:
             seed.enqueue("a", "b")
 
         assert ("a", "b") == caught.value.ids
-        seed.wire.lose = 0
+        seed.transport.lose = 0
         seed.enqueue("c")
         assert ["enqueued"] == events_of(seed.entries(), "a")
 
@@ -609,7 +609,7 @@ def test_a_call_never_sent_is_given_up_sooner(redis_url: str) -> None:
     with impatient(redis_url, unsent=2.0, unknown=50.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         before = seed.snapshot()
-        seed.wire.unsent = 10
+        seed.transport.unsent = 10
 
         with pytest.raises(errors.ServerUnavailable, match="no connection"):
             seed.enqueue("a")
@@ -622,8 +622,8 @@ def test_memory_that_fills_up_after_a_lost_reply_is_no_refusal(redis_url: str) -
     with impatient(redis_url, unsent=2.0, unknown=20.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         seed.enqueue("warm")
-        seed.wire.lose = 1
-        seed.wire.between = lambda: seed.control.config_set("maxmemory", "1")
+        seed.transport.lose = 1
+        seed.transport.between = lambda: seed.control.config_set("maxmemory", "1")
         try:
             with pytest.raises(errors.OutcomeUnknown) as caught:
                 seed.enqueue("a")
@@ -644,8 +644,8 @@ def test_memory_that_frees_up_again_shows_the_outcome(redis_url: str) -> None:
                 seed.control.config_set("maxmemory", "0")
 
         seed.client._sleep = pause
-        seed.wire.lose = 1
-        seed.wire.between = lambda: seed.control.config_set("maxmemory", "1")
+        seed.transport.lose = 1
+        seed.transport.between = lambda: seed.control.config_set("maxmemory", "1")
         try:
             assert ("a",) == seed.enqueue("a").ids
         finally:
@@ -679,14 +679,14 @@ async def test_the_asyncio_client_sends_again_in_the_same_way(
         seed.clock.set(START_MS)
         seed.calls = seed.client.calls = Operations(Delivery(name="c-1", scripts=timed))
         operation = make(seed)
-        wire = LossyAsyncWire(redis_url)
-        async with AsyncClient(redis_url, wire=wire, calls=seed.calls) as client:
-            wire.lose = 2
+        transport = LossyAsyncTransport(redis_url)
+        async with AsyncClient(redis_url, transport=transport, calls=seed.calls) as client:
+            transport.lose = 2
             answer = await operation(Redirected(seed, client))
         snapshot = seed.snapshot()
 
     assert expected[0] == answer
-    assert wire.lose == 0
+    assert transport.lose == 0
     for key in expected[1].keys() - {"meta", "outbox"}:
         assert expected[1][key] == snapshot[key], key
     assert_consistent(snapshot)
@@ -725,14 +725,14 @@ class Redirected:
 
 
 async def test_jobs_enqueued_at_once_share_calls_and_each_has_its_answer(redis_url: str) -> None:
-    wire = LossyAsyncWire(redis_url)
+    transport = LossyAsyncTransport(redis_url)
     with Seed(redis_url) as seed:
         seed.enqueue("live")
         async with AsyncClient(
-            redis_url, wire=wire, calls=Operations(Delivery(name="c-9", scripts=timed))
+            redis_url, transport=transport, calls=Operations(Delivery(name="c-9", scripts=timed))
         ) as client:
             await client.run(client.calls.delivery.handshake("q"))
-            wire.lose = 3
+            transport.lose = 3
             ids = [*(f"a-{n}" for n in range(100)), "live", "a-7"]
             found = await asyncio.gather(*(client.enqueue_one(seed.job(i)) for i in ids))
 

@@ -115,7 +115,9 @@ def test_a_job_that_moved_on_is_not_taken_out(seed: Seed) -> None:
     assert [claim.id for claim in seed.claim().jobs] == ["a"]
 
 
-def test_a_job_that_the_log_takes_for_alive_is_told_to_be_gone_first(seed: Seed) -> None:
+def test_a_job_that_the_log_takes_for_alive_is_logged_as_gone_before_it_is_restored(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", delay_ms=5_000)
     seed.control.hdel(seed.keys("state"), "a")
     seed.control.zrem(seed.keys("scheduled"), "job|a")

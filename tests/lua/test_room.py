@@ -18,11 +18,11 @@ end
 
 
 def with_another_function() -> Variant:
-    """`ended` gives away a function more, and `success` takes it."""
-    ended, success = script.include("ended"), script.include("success")
+    """`removal` gives away a function more, and `success` takes it."""
+    removal, success = script.include("removal"), script.include("success")
     return Variant(
         includes={
-            "ended": ended + ANOTHER,
+            "removal": removal + ANOTHER,
             "success": success.replace("remove_jobs)", "remove_jobs another_end)").replace(
                 "local function write_success()\n", "local function write_success()\n  another_end(done[1])\n"
             ),
@@ -30,7 +30,7 @@ def with_another_function() -> Variant:
     )  # fmt: skip
 
 
-def test_one_more_function_of_ended_fits_into_every_script(seed: Seed) -> None:
+def test_one_more_function_of_removal_fits_into_every_script(seed: Seed) -> None:
     control: Any = seed.control
     variant = with_another_function()
     for name in script.names():

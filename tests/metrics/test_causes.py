@@ -30,7 +30,7 @@ def works(
 ) -> None:
     """A worker says that it is there; with ``silent_s``, so long ago."""
     says = Presence("web-1", 1, "0.1.0", "c0de0001", (seed.queue,), 1, 1, 0)
-    seed.client.run(worker_registry.tell("rqc", worker, says, [seed.queue], tasks))
+    seed.client.run(worker_registry.announce("rqc", worker, says, [seed.queue], tasks))
     row = seed.control.hget(seed.keys("workers"), worker)
     seen, _, facts = str(row).partition(" ")
     seed.control.hset(seed.keys("workers"), worker, f"{int(seen) - silent_s} {facts}")
@@ -40,7 +40,7 @@ def works(
     (["t"], "lack the task or refuse its arguments"),
     (["other"], "do not have this task"),
 ])  # fmt: skip
-def test_jobs_that_workers_gave_back_are_told_with_their_task(
+def test_the_cause_of_jobs_that_workers_gave_back_names_their_task(
     seed: Seed, tasks: list[str], why: str
 ) -> None:
     seed.enqueue("a", "b")
@@ -118,7 +118,7 @@ def test_a_worker_that_stopped_in_order_is_not_taken_for_one_that_fell_silent(se
     assert said(seed)["RqCoreNoWorker"] == "1 ready, and no worker runs; one fell silent 10 min ago"
 
 
-def test_one_of_anything_is_told_in_the_singular(seed: Seed) -> None:
+def test_causes_write_one_of_anything_in_the_singular(seed: Seed) -> None:
     seed.cap("queue", 1)
     seed.enqueue("a", "b")
     seed.claim()
@@ -128,7 +128,7 @@ def test_one_of_anything_is_told_in_the_singular(seed: Seed) -> None:
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
 
 
-def test_of_many_lanes_the_jobs_that_wait_are_a_lower_bound(seed: Seed) -> None:
+def test_the_number_of_jobs_that_wait_in_many_lanes_is_a_lower_bound(seed: Seed) -> None:
     seed.cap("tenant", 0)
     seed.enqueue(
         *(seed.job(f"j{n}-{m}", scopes=[f"tenant={n}"]) for n in range(20) for m in range(3))

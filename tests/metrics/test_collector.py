@@ -102,7 +102,7 @@ def test_every_sample_is_in_the_table_and_every_family_has_samples(
     busy(seed)
     seed.control.config_set("maxmemory", "1gb")
     says = Presence("web-1", 1, "0.1.0", "c0de", (seed.queue,), 10, 3, 0)
-    seed.client.run(worker_registry.tell("rqc", "w-1", says, [seed.queue], ["t"]))
+    seed.client.run(worker_registry.announce("rqc", "w-1", says, [seed.queue], ["t"]))
     drain(seed.client, database)
     record_proofs(database, verify(database))
     seed.enqueue("unmirrored")
@@ -159,7 +159,7 @@ def test_a_collector_joins_a_registry_of_others_and_sends_nothing(
 
 @pytest.mark.alone
 @pytest.mark.parametrize("how", ["closed", "frozen"])
-def test_a_server_that_is_away_is_told_within_two_seconds(
+def test_an_unreachable_server_is_reported_within_two_seconds(
     collector_at: Callable[..., QueueCollector], start_redis: Callable[..., RedisServer], how: str
 ) -> None:
     server = start_redis()
@@ -215,7 +215,7 @@ def test_a_log_that_hangs_does_not_hold_up_the_state(
 
 
 @pytest.mark.alone
-def test_redis_and_sql_that_both_hang_are_told_within_two_seconds(
+def test_redis_and_sql_that_both_hang_are_reported_within_two_seconds(
     collector_at: Callable[..., QueueCollector], seed: Seed
 ) -> None:
     collector = collector_at(seed.client.url)
@@ -282,7 +282,9 @@ def test_a_blocked_loop_shows_though_it_says_nothing() -> None:
     assert 60 <= (value(found, "rqc_worker_loop_lag_seconds") or 0) < 90
 
 
-def test_a_damaged_queue_is_told(collector_at: Callable[..., QueueCollector], seed: Seed) -> None:
+def test_a_damaged_queue_is_reported(
+    collector_at: Callable[..., QueueCollector], seed: Seed
+) -> None:
     seed.enqueue("a")
     seed.of("other").enqueue("b")
     seed.control.delete(seed.keys("dead"))

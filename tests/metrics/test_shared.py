@@ -11,25 +11,25 @@ from rq_core.metrics.shared import Shared, SharedOverview
 from rq_core.protocol.engine.plan import Patience
 from tests.kit.seed import Seed
 from tests.kit.servers import free_port
-from tests.kit.wires import LossyWire
+from tests.kit.transports import LossyTransport
 
 
 def test_fifty_viewers_cost_what_one_does(valkey_url: str) -> None:
-    wire, clock = LossyWire(valkey_url), [0.0]
+    transport, clock = LossyTransport(valkey_url), [0.0]
     with Seed(valkey_url, real_clock=True) as seed:
         seed.enqueue("a")
-    with Client(valkey_url, wire=wire) as client:
+    with Client(valkey_url, transport=transport) as client:
         shared = SharedOverview(client, clock=lambda: clock[0])
         viewers = [threading.Thread(target=shared.get) for _ in range(50)]
         for viewer in viewers:
             viewer.start()
         for viewer in viewers:
             viewer.join(10)
-        for_all = len(wire.sent)
+        for_all = len(transport.sent)
         clock[0] = 1.0
         shared.get()
 
-    assert (for_all, len(wire.sent)) == (4, 8)
+    assert (for_all, len(transport.sent)) == (4, 8)
 
 
 def test_an_outage_is_shared_too() -> None:

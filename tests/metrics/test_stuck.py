@@ -127,13 +127,13 @@ def test_doctor_and_queues_name_a_mirror_that_is_behind(valkey_url: str) -> None
     assert (found["kind"], found["mendable"]) == ("mirror", False)
 
 
-def test_of_a_healthy_queue_nothing_is_said(valkey_url: str, client: Client) -> None:
+def test_a_healthy_queue_has_no_cause(valkey_url: str, client: Client) -> None:
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         before = scraped(valkey_url, None)
         seed.enqueue("a", "b")
         seed.claim(1)
         says = Presence("web-1", 1, "0.1.0", "c0de0001", (QUEUE,), 10, 1, 0)
-        client.run(worker_registry.tell("rqc", "w-1", says, [QUEUE], ["send"]))
+        client.run(worker_registry.announce("rqc", "w-1", says, [QUEUE], ["send"]))
 
         assert firing(before, scraped(valkey_url, None)) == {}
         assert top(valkey_url, None)["causes"] == []

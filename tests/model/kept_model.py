@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rq_core.model.job import Claim, NewJob
-from rq_core.model.result_encoding import FULL, pack
+from rq_core.model.result_encoding import FULL, pack_result
 from rq_core.protocol.calls.claims import Claimed
 from tests.kit.seed import Seed
 from tests.kit.snapshots import Snapshot
@@ -42,7 +42,7 @@ class KeptSeed(Seed):
         for place, (job_id, fence) in enumerate(held, 1):
             value = f'"{job_id} {len(self.presented)}"'
             self.presented[job_id, fence] = value
-            values[place] = pack(value, FULL)
+            values[place] = pack_result(value, FULL)
         return values
 
 

@@ -26,7 +26,7 @@ from tests.kit.consistency import assert_consistent
 from tests.kit.failover import fail_over
 from tests.kit.seed import LEASE_MS, NO_FENCE, START_MS, Seed
 from tests.kit.snapshots import Snapshot, lines_of
-from tests.kit.wires import LossyWire
+from tests.kit.transports import LossyTransport
 
 RETENTION_MS = 100_000
 SWEEP_MS = 100
@@ -252,8 +252,8 @@ class Queue(RuleBasedStateMachine):
     ) -> None:
         super().__init__()
         self.ids = ids
-        self.wire = LossyWire(url)
-        self.seed = self.seed_of(url, wire=self.wire, scripts=scripts)
+        self.transport = LossyTransport(url)
+        self.seed = self.seed_of(url, transport=self.transport, scripts=scripts)
         self.seed.control.flushall()
         self.seed.clock.set(START_MS)
         self.seed.configure(dead_retention_ms=RETENTION_MS)
@@ -587,7 +587,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def the_next_reply_is_lost(self) -> None:
-        self.wire.lose = 1
+        self.transport.lose = 1
 
     @rule()
     def failover(self) -> None:

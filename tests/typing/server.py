@@ -5,10 +5,10 @@ from typing import assert_type
 
 from rq_core.embedded import server
 
-assert_type(server.ensure("data"), str)
-assert_type(server.ensure(Path("data"), idle_s=60), str)
-assert_type(server.stop(), bool)
-assert_type(server.status().pid, int | None)
+assert_type(server.ensure_server("data"), str)
+assert_type(server.ensure_server(Path("data"), idle_s=60), str)
+assert_type(server.stop_server(), bool)
+assert_type(server.server_status().pid, int | None)
 
-server.ensure("data", 60)  # type: ignore[call-arg]  # options are keywords
-server.status().running = True  # type: ignore[misc]  # a status is a fact, not a switch
+server.ensure_server("data", 60)  # type: ignore[call-arg]  # options are keywords
+server.server_status().running = True  # type: ignore[misc]  # a status is a fact, not a switch

@@ -28,7 +28,7 @@ from rq_core import (
     RqCoreError,
 )
 from rq_core.model.job import read_spec
-from rq_core.protocol.calls.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack_jobs
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def add_later(a: int, b: int = 2) -> int:
 
 
 def spec_of(job: NewJob) -> tuple[object, ...]:
-    return tuple(read_spec(pack([job])[1][0][-1]))[:3]
+    return tuple(read_spec(pack_jobs([job])[1][0][-1]))[:3]
 
 
 def test_a_task_is_still_the_function(app: App) -> None:
@@ -209,7 +209,7 @@ async def test_an_option_that_there_is_not_is_an_error_that_names_those_there_ar
 
 
 @pytest.mark.parametrize("function", TAKES_OPTIONS, ids=lambda function: function.__name__)
-def test_help_tells_every_option(function: Callable[..., Any]) -> None:
+def test_help_shows_every_option(function: Callable[..., Any]) -> None:
     told = inspect.signature(function).parameters
 
     assert {"delay", "priority", "max_attempts", "max_losses", "timeout", "id"} <= set(told)
@@ -375,7 +375,7 @@ def test_a_method_is_refused_as_a_task_when_it_is_defined(app: App) -> None:
         ("job", "bogus", ""),
     ],
 )
-def test_an_option_that_there_is_not_is_told_with_the_one_that_is_meant_and_those_that_there_are(
+def test_the_error_of_an_unknown_option_names_the_one_that_is_meant_and_those_that_exist(
     app: App, made: str, given: str, meant: str
 ) -> None:
     takes: dict[str, tuple[Callable[..., Any], str]] = {

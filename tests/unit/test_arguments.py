@@ -146,7 +146,7 @@ def unannotated(value, other=None): ...  # type: ignore[no-untyped-def]
 
 
 @given(JSON)
-def test_what_is_not_annotated_arrives_as_json_has_it(value: Any) -> None:
+def test_an_argument_without_annotation_arrives_as_json_has_it(value: Any) -> None:
     loaded = trip(Arguments("unannotated", unannotated), value=value)
 
     assert loaded == {"value": value}
@@ -159,7 +159,7 @@ def test_what_is_not_annotated_arrives_as_json_has_it(value: Any) -> None:
         max_leaves=5,
     )
 )
-def test_whatever_is_given_arrives_or_is_refused_by_type(value: Any) -> None:
+def test_any_argument_arrives_or_is_refused_by_type(value: Any) -> None:
     """No error of pydantic or json escapes, and what is accepted can be loaded."""
     arguments = Arguments("unannotated", unannotated)
     try:

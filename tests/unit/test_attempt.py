@@ -123,7 +123,7 @@ async def test_a_handler_that_returns_too_late_is_left_with_that_error(
     assert seen == [("outer", error)]
 
 
-async def test_a_thread_that_waits_for_its_dependencies_until_it_is_told_to_stop_does_not_begin() -> (
+async def test_a_handler_does_not_begin_if_its_job_is_cancelled_while_a_dependency_is_entered() -> (
     None
 ):
     entering, go = threading.Event(), threading.Event()

@@ -13,9 +13,9 @@ from rq_core.protocol.reads.wait_schedule import (
     HEARD_S,
     TOGETHER_MAX,
     UNHEARD_S,
+    JobWait,
     Nothing,
     Told,
-    Wait,
     Waits,
 )
 
@@ -24,7 +24,7 @@ def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]
     """When a job that does not end is looked at, and what its wait ends with."""
     told: list[Told] = []
     waits, times = Waits(), []
-    waits.add(Wait("q", "a", deadline, told.append), 0.0)
+    waits.add(JobWait("q", "a", deadline, told.append), 0.0)
     while (at := waits.next_at()) is not None and at <= until:
         times.append(at)
         for wait in waits.due(at)["q"]:
@@ -52,7 +52,7 @@ def test_the_last_look_is_made_when_the_time_is_up() -> None:
 def test_a_look_that_began_before_the_end_of_the_time_is_not_the_last() -> None:
     told: list[Told] = []
     waits = Waits()
-    waits.add(Wait("q", "a", 1.0, told.append), 0.0)
+    waits.add(JobWait("q", "a", 1.0, told.append), 0.0)
     ((wait,),) = waits.due(0.0).values()
     waits.looked(wait, None, 1.5, 0.9)
 
@@ -63,7 +63,7 @@ def test_a_look_that_began_before_the_end_of_the_time_is_not_the_last() -> None:
 def test_jobs_that_are_due_together_are_looked_at_together_by_queue() -> None:
     waits = Waits()
     for n in range(10):
-        waits.add(Wait("ab"[n % 2], str(n), 9.0, lambda _: None), n / 1000)
+        waits.add(JobWait("ab"[n % 2], str(n), 9.0, lambda _: None), n / 1000)
 
     due = waits.due(0.0)
 
@@ -74,7 +74,7 @@ def test_jobs_that_are_due_together_are_looked_at_together_by_queue() -> None:
 def test_a_wait_that_is_given_up_is_not_looked_at() -> None:
     told: list[Told] = []
     waits = Waits()
-    wait = Wait("q", "a", 9.0, told.append)
+    wait = JobWait("q", "a", 9.0, told.append)
     waits.add(wait, 0.0)
     wait.over = True
 
@@ -86,7 +86,7 @@ def test_a_wait_that_is_given_up_is_not_looked_at() -> None:
 def test_a_wait_ends_once() -> None:
     told: list[Told] = []
     waits = Waits()
-    waits.add(Wait("q", "a", 9.0, told.append), 0.0)
+    waits.add(JobWait("q", "a", 9.0, told.append), 0.0)
     ((wait,),) = waits.due(0.0).values()
     waits.looked(wait, Gone("a"), 0.1, 0.0)
     waits.looked(wait, Gone("a"), 0.1, 0.0)
@@ -95,10 +95,10 @@ def test_a_wait_ends_once() -> None:
     assert waits.next_at() is None
 
 
-def test_the_trouble_of_the_last_look_is_told_when_the_time_is_up() -> None:
+def test_a_wait_that_times_out_gets_the_error_of_its_last_look() -> None:
     told: list[Told] = []
     waits, trouble = Waits(), ServerUnavailable(url="redis://x", why="away")
-    waits.add(Wait("q", "a", 0.0, told.append), 0.0)
+    waits.add(JobWait("q", "a", 0.0, told.append), 0.0)
     ((wait,),) = waits.due(0.0).values()
     wait.trouble = trouble
     waits.looked(wait, None, 0.0, 0.0)
@@ -106,28 +106,28 @@ def test_the_trouble_of_the_last_look_is_told_when_the_time_is_up() -> None:
     assert [trouble] == told
 
 
-def test_of_many_jobs_that_are_due_the_first_are_told_before_the_last_are_looked_at() -> None:
+def test_many_jobs_that_are_due_are_looked_at_in_parts() -> None:
     """Of 260,000 jobs none was told before all were looked at, long after the time was up."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
-        waits.add(Wait("q", str(n), 9.0, lambda _: None), 0.0)
+        waits.add(JobWait("q", str(n), 9.0, lambda _: None), 0.0)
 
     assert [TOGETHER_MAX, TOGETHER_MAX, 1] == [len(waits.due(0.0)["q"]) for _ in range(3)]
     assert {} == waits.due(0.0)
 
 
-def hearing(*ids: str) -> tuple[Waits, list[Wait], object]:
+def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
     """Waits for jobs that were found alive at 0, under this subscription."""
     waits, subscription = Waits(), object()
     for job_id in ids:
-        waits.add(Wait("q", job_id, 100.0, lambda _: None), 0.0)
+        waits.add(JobWait("q", job_id, 100.0, lambda _: None), 0.0)
     found = waits.due(0.0)["q"]
     for wait in found:
         waits.looked(wait, None, 0.0, 0.0, subscription)
     return waits, found, subscription
 
 
-def test_jobs_whose_ends_are_told_are_looked_at_rarely_and_together() -> None:
+def test_jobs_with_a_subscription_are_looked_at_rarely_and_together() -> None:
     waits, (first, *_), subscription = hearing("a")
     times = []
     while (at := waits.next_at()) is not None and at < 90.0:
@@ -143,7 +143,7 @@ def test_jobs_whose_ends_are_told_are_looked_at_rarely_and_together() -> None:
 def test_looks_of_waits_that_began_at_different_times_come_together() -> None:
     waits, subscription = Waits(), object()
     for n in range(1_000):
-        waits.add(Wait("q", str(n), 1e6, lambda _: None), n / 100)
+        waits.add(JobWait("q", str(n), 1e6, lambda _: None), n / 100)
     looks = 0
     while (at := waits.next_at()) is not None and at < 60.0:
         for wait in waits.due(at)["q"]:

@@ -65,7 +65,7 @@ def test_a_handler_learns_why_it_should_stop_and_the_first_reason_stays() -> Non
             job.raise_if_cancelled()
 
 
-def test_a_handler_sees_by_the_clock_that_its_timeout_is_over_though_no_worker_tells_it() -> None:
+def test_a_handler_sees_by_the_clock_that_its_timeout_is_over() -> None:
     with testing.job_running() as job:
         job.limit(0.5, time.monotonic() + 0.5)
         assert not job.cancelled
@@ -78,7 +78,7 @@ def test_a_handler_sees_by_the_clock_that_its_timeout_is_over_though_no_worker_t
                 ask()
 
 
-def test_waiting_ends_as_soon_as_the_handler_is_told() -> None:
+def test_a_handlers_wait_ends_as_soon_as_its_job_is_cancelled() -> None:
     with testing.job_running() as job:
         timer = threading.Timer(0.01, job.tell, [JobCancelled()])
         timer.start()

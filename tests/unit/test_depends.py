@@ -166,7 +166,7 @@ def test_each_kind_of_provider_serves_the_loop_and_is_left(
     assert left_what_was_entered()
 
 
-def test_what_a_plain_function_returns_is_not_closed(app: App) -> None:
+def test_an_object_that_a_plain_function_returns_is_not_closed(app: App) -> None:
     """It may be a client that the whole program uses."""
     shared = Both()
 
@@ -289,7 +289,7 @@ def test_a_provider_is_called_once_per_attempt_and_left_in_reverse_order(app: Ap
     assert seen == [*once, *once, "-second", "-first"]
 
 
-async def test_what_lives_as_long_as_the_process_is_made_once(app: App) -> None:
+async def test_a_dependency_of_the_process_is_made_once(app: App) -> None:
     made = asyncio.Event()
 
     async def pool() -> AsyncIterator[object]:
@@ -534,7 +534,7 @@ def test_a_dependency_on_the_task_itself_is_refused(app: App) -> None:
     assert "cycle: " in refused(app, task)
 
 
-def test_what_lives_long_cannot_need_what_lives_short(app: App) -> None:
+def test_a_dependency_of_the_process_cannot_need_one_of_a_job(app: App) -> None:
     def pool(one: Annotated[str, Depends(generator)]) -> str:
         return one
 
@@ -935,7 +935,7 @@ def test_an_async_around_is_refused_where_there_are_def_tasks(app: App) -> None:
     assert other.surroundings.arounds == []
 
 
-def test_what_cannot_be_an_around_is_refused(app: App) -> None:
+def test_an_invalid_around_is_refused(app: App) -> None:
     def nothing() -> None: ...
     def two(job: Any, more: Any) -> None: ...
     def wants(job: Any, db: str = Depends(plain)) -> None: ...

@@ -10,7 +10,7 @@ import pytest
 
 from rq_core import InvalidOption
 from rq_core.model.lib.durations import instant_ms_of, ms_of, seconds_of
-from sql_audit.cli.options import Moment
+from sql_audit.cli.options import Instant
 from sql_audit.times import moment_of
 
 
@@ -27,7 +27,7 @@ def test_a_duration_is_whole_milliseconds_and_never_rounded_to_nothing(
 @pytest.mark.parametrize(
     "value", [-1, True, None, "5", math.nan, math.inf, 1e300, timedelta.max, timedelta(-1)]
 )
-def test_what_is_no_duration_is_refused(value: Any) -> None:
+def test_an_invalid_duration_is_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^delay=.* must be seconds"):
         seconds_of("delay", value)
 
@@ -42,7 +42,7 @@ def test_a_duration_below_its_minimum_is_refused_with_the_minimum() -> None:
     ("10:00", "2026-11-21 10:00"), ("10:00:30.5", "2026-11-20 10:00:30.5"), ("11:30", "2026-11-20 11:30"),
     ("11:30+02:00", "2026-11-21 09:30"), ("2026-11-21", "2026-11-21 00:00Z"),
 ])  # fmt: skip
-def test_a_moment_is_told_without_its_date_or_by_how_long_ago_it_was(text: str, same: str) -> None:
+def test_a_moment_can_be_a_time_of_today_or_a_duration_ago(text: str, same: str) -> None:
     now = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
 
     found = datetime.fromtimestamp(moment_of(text, now) / 1000, UTC)
@@ -52,17 +52,17 @@ def test_a_moment_is_told_without_its_date_or_by_how_long_ago_it_was(text: str, 
 
 def test_a_bare_length_of_time_is_refused_with_how_to_write_it() -> None:
     with pytest.raises(click.BadParameter, match="'1h' is not a time: write '1h ago'"):
-        Moment().convert("1h", None, None)
+        Instant().convert("1h", None, None)
 
 
 @pytest.mark.parametrize(
     "text", ["", "ago", "10 ago", "10mago", "25:00", "10:", "2026-11", "10m ago x"]
 )
-def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_moment_is_refused_with_examples(text: str) -> None:
     with pytest.raises(
         click.BadParameter, match="write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms"
     ):
-        Moment().convert(text, None, None)
+        Instant().convert(text, None, None)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,6 @@ def test_an_instant_is_unix_milliseconds_and_never_too_early(value: Any, expecte
         ("2026-11-21", "must be a datetime"),
     ],
 )
-def test_what_is_no_instant_is_refused(value: Any, words: str) -> None:
+def test_an_invalid_instant_is_refused(value: Any, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         instant_ms_of("at", value)

@@ -33,9 +33,7 @@ def test_an_end_says_what_the_job_asked_for() -> None:
     assert (end.asked.task, end.asked.call) == ("t", "c")
 
 
-def test_an_end_of_a_job_that_was_not_told_from_its_beginning_has_nothing_of_the_one_before() -> (
-    None
-):
+def test_an_end_without_its_first_event_has_no_field_of_the_job_before() -> None:
     lives = ended()
     tell(lives, 7, Event.SUCCEEDED, fence="1-6")
 
@@ -68,7 +66,7 @@ def test_a_dead_job_that_is_pruned_has_its_end_since_it_died() -> None:
     assert (end.since_ms, end.died_of, end.until_ms) == (3, "final", 54)
 
 
-def test_behind_what_is_missing_no_end_is_known() -> None:
+def test_no_end_is_known_after_missing_entries() -> None:
     lives = ended()
     lives.miss()
 

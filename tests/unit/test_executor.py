@@ -265,7 +265,7 @@ async def test_a_handler_that_swallows_its_end_holds_its_place_but_not_its_claim
     assert await runs.verdicts() == [expected]
 
 
-async def test_a_handler_that_is_told_to_stop_before_its_first_step_is_over() -> None:
+async def test_a_handler_that_is_cancelled_before_its_first_step_ends() -> None:
     """A task that is cancelled so early takes no step: nobody said that the job had ended, and its lease was kept."""
 
     async def handler() -> None:
@@ -379,4 +379,4 @@ async def test_a_thread_that_outlives_its_lost_lease_and_its_timeout_presents_it
     may_end.set()
 
     assert await runs.verdicts() == [COMPLETE]
-    assert said == ["lease lost, the handler is told to stop"]
+    assert said == ["lease lost, the handler is asked to stop"]

@@ -38,7 +38,7 @@ def test_a_record_has_what_a_state_line_has() -> None:
     }  # fmt: skip
 
 
-def test_a_given_trait_stands_where_enqueue_writes_it() -> None:
+def test_given_traits_are_directly_before_the_lane() -> None:
     """Right before the lane, and in the order of the traits."""
     given = [str(field.line) for field in GIVEN]
 

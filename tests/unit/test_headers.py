@@ -21,10 +21,10 @@ Edit = Callable[[str, str, str], None]
 def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the scripts that the loader reads in place of the real ones."""
     copy = tmp_path / "lua"
-    shutil.copytree(script.directory(), copy)
-    decisions = script.directory().parent / "docs" / "decisions"
+    shutil.copytree(script.lua_directory(), copy)
+    decisions = script.lua_directory().parent / "docs" / "decisions"
     shutil.copytree(decisions, tmp_path / "docs" / "decisions")
-    monkeypatch.setattr(script, "directory", lambda: copy)
+    monkeypatch.setattr(script, "lua_directory", lambda: copy)
     yield copy
     # Whatever test comes next reads the real ones.
     headers.forget()
@@ -84,17 +84,17 @@ FALSE = {
         "trim.lua: uses clock_ms of clock without taking it"),
     "variable of another file": ("trim.lua", "set_fact('trimmed', upto)", "facts.trimmed = upto",
         "trim.lua: assigns facts, which belongs to meta"),
-    "variable that another room takes": ("claim/pages.lua", "lane_standing(is_met meet_lane)",
-        "lane_standing(is_met meet_lane known_lanes)",
-        "pages: takes known_lanes out of its room, where lane_standing assigns it anew"),
-    "list that is not declared": ("include/job/dying.lua", "Lists: died\n", "",
-        "include/job/dying.lua: has the list died undeclared"),
-    "list that is not used": ("include/job/dying.lua", "Lists: died", "Lists: buried died",
-        "include/job/dying.lua: declares the list buried but does not use it"),
-    "list of another file": ("include/job/ended.lua", "remove_jobs(lists.gone)",
-        "remove_jobs(lists.died or lists.gone)", "include/job/ended.lua: has the list died undeclared"),
+    "variable that another room takes": ("claim/open_lanes.lua", "lane_states(is_met meet_lane)",
+        "lane_states(is_met meet_lane known_lanes)",
+        "open_lanes: takes known_lanes out of its room, where lane_states assigns it anew"),
+    "list that is not declared": ("include/ends/death.lua", "Lists: died\n", "",
+        "include/ends/death.lua: has the list died undeclared"),
+    "list that is not used": ("include/ends/death.lua", "Lists: died", "Lists: buried died",
+        "include/ends/death.lua: declares the list buried but does not use it"),
+    "list of another file": ("include/ends/removal.lua", "remove_jobs(lists.gone)",
+        "remove_jobs(lists.died or lists.gone)", "include/ends/removal.lua: has the list died undeclared"),
     "step that is left out": ("prune.lua", "run_parts('write')\n", "",
-        "prune.lua: does not run the step write of ended"),
+        "prune.lua: does not run the step write of removal"),
     "long function": ("include/call/wake.lua", "  is_needed = true\n", "  is_needed = true\n" * 70,
         "include/call/wake.lua: has a function of 73 lines: wake_needed"),
     "long body": ("trim.lua", "set_fact('trimmed', upto)\n", "set_fact('trimmed', upto)\n" * 60,
@@ -199,7 +199,7 @@ def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
 
 
 def test_two_parts_with_keys_do_not_share_a_fact(edit: Edit) -> None:
-    edit("include/job/deadline.lua", "Fact: ties\n", "Fact: remembers\nWith: waiting\n")
+    edit("include/waiting/deadline.lua", "Fact: ties\n", "Fact: remembers\nWith: waiting\n")
     headers.forget()
 
     with pytest.raises(HeaderError, match=r"another part has the Fact remembers and keys"):
@@ -207,10 +207,10 @@ def test_two_parts_with_keys_do_not_share_a_fact(edit: Edit) -> None:
 
 
 def test_keys_on_demand_need_a_fact(edit: Edit) -> None:
-    edit("include/job/remembered.lua", "Fact: remembers\n", "")
+    edit("include/results/results.lua", "Fact: remembers\n", "")
     headers.forget()
 
-    with pytest.raises(HeaderError, match=r"remembered.lua: keys under With need one Fact"):
+    with pytest.raises(HeaderError, match=r"results.lua: keys under With need one Fact"):
         build_script("turn")
 
 

@@ -152,7 +152,7 @@ def test_a_task_by_name_has_the_same_id_and_is_compared_where_its_code_is() -> N
     )
 
 
-def test_a_key_of_a_unique_job_that_was_kept_out_stands_for_the_job_that_has_the_name() -> None:
+def test_the_key_of_a_duplicate_unique_job_refers_to_the_job_that_holds_the_name() -> None:
     app, send = make(unique=Unique(per="to"))
     with testing.fake(app) as fake:
         first = send.enqueue("a")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rq_core.model.job import NewJob, Spec, profile, read_spec
-from rq_core.protocol.calls.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack_jobs
 
 JSON = st.recursive(
     st.none() | st.integers() | st.text(),
@@ -20,11 +20,13 @@ JSON = st.recursive(
     st.dictionaries(st.sampled_from(["task", "args", "timeout_ms", "x"]) | st.text(), JSON),
     st.none() | st.integers(1, 10**12),
 )
-def test_what_a_producer_writes_is_read_back(args: dict[str, object], timeout: int | None) -> None:
+def test_a_spec_that_a_producer_writes_is_read_back(
+    args: dict[str, object], timeout: int | None
+) -> None:
     args_json = json.dumps(args, separators=(",", ":"))
     job = NewJob("id", "q", profile("send", timeout_ms=timeout), args_json)
 
-    _, [(*_, spec)] = pack([job])
+    _, [(*_, spec)] = pack_jobs([job])
 
     assert read_spec(spec) == Spec("send", args_json, timeout)
 

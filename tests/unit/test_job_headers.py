@@ -11,7 +11,7 @@ import pytest
 from rq_core import App, InvalidOption, current_job, testing
 from rq_core.model.headers import HEADERS_BYTES_MAX, headers_json, read_headers
 from rq_core.model.job import NewJob, Profile, read_spec
-from rq_core.protocol.calls.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack_jobs
 
 HEADERS = {"request-id": "01a2", 'quote"\\': "','\"args\":{}}", "é": "\n"}
 
@@ -23,7 +23,7 @@ def app() -> App:
 
 def spec_of(job: NewJob) -> tuple[str, str]:
     """Digest and JSON as they are sent."""
-    _, [(_, _, digest, _, spec)] = pack([job])
+    _, [(_, _, digest, _, spec)] = pack_jobs([job])
     return digest, spec
 
 

@@ -29,7 +29,7 @@ from rq_core import (
     Succeeded,
 )
 from rq_core.model.job import KEEP_TIE, Claim, read_spec
-from rq_core.protocol.calls.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack_jobs
 from rq_core.worker.settlement import VALUES_MAX, Settlement, calls_of, successes_in
 
 NOTHING_LISTENS = "redis://127.0.0.1:1/0"
@@ -73,7 +73,7 @@ def test_an_invalid_time_to_keep_results_is_refused(app: App, value: Any) -> Non
 @pytest.mark.parametrize(
     "value, keep_ms", [(True, 3_600_000), (60, 60_000), (timedelta(days=1), 86_400_000)]
 )
-def test_the_time_stands_in_the_ties_and_the_word_in_the_json(
+def test_the_retention_is_in_the_ties_and_the_word_digest_in_the_json(
     app: App, value: Any, keep_ms: int
 ) -> None:
     def send(to: str) -> str:
@@ -82,8 +82,8 @@ def test_the_time_stands_in_the_ties_and_the_word_in_the_json(
     task = app.task(keep_result=value, timeout=5)(send)
     job = task.with_options(headers={"a": "b"}).job("x")
     plain = task.with_options(keep_result=False).job("x")
-    ((_, _, _, _, spec),) = pack([job])[1]
-    ((_, _, _, _, plain_spec),) = pack([plain])[1]
+    ((_, _, _, _, spec),) = pack_jobs([job])[1]
+    ((_, _, _, _, plain_spec),) = pack_jobs([plain])[1]
 
     assert f"{KEEP_TIE}{keep_ms}" in job.ties
     assert "" == plain.ties

@@ -1,20 +1,17 @@
-"""Programs of lua/plain: what is sent, and that no program stands in Python."""
+"""Programs of lua/plain: the text that is sent, and the header of each."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from rq_core.scripts import script
 from rq_core.scripts.header import HeaderError
-from rq_core.scripts.plain import plain, plain_names
+from rq_core.scripts.plain import plain_names, plain_text
 from scripts.docs.lint import text_of
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_keys_arguments_and_constants_have_their_names() -> None:
-    text = plain("strike", NUMBER_MAX=7)
+    text = plain_text("strike", NUMBER_MAX=7)
 
     assert text.splitlines()[:4] == [
         "#!lua flags=allow-oom",
@@ -28,27 +25,15 @@ def test_keys_arguments_and_constants_have_their_names() -> None:
 @pytest.mark.parametrize("given", [{}, {"NUMBER_MAX": 1, "OTHER": 2}], ids=["none", "another"])
 def test_other_constants_than_the_header_names_are_refused(given: dict[str, int]) -> None:
     with pytest.raises(HeaderError, match=r"strike.lua is given \[.*\], not \('NUMBER_MAX',\)"):
-        plain("strike", **given)
+        plain_text("strike", **given)
 
 
 @pytest.mark.parametrize("name", plain_names())
 def test_a_program_says_what_it_returns_and_whether_it_writes(name: str) -> None:
     """EVAL_RO sends those that only read; a server that is full refuses writes that are not flagged."""
     text = text_of(name)
-    header = (script.directory() / "plain" / f"{name}.lua").read_text().split("]]")[0]
+    header = (script.lua_directory() / "plain" / f"{name}.lua").read_text().split("]]")[0]
     writes = re.search(r"call\('(HSET|XADD|UNLINK)'|pcall\(ARGV", text) is not None
 
     assert "\nReturns: " in header
     assert writes == text.startswith("#!lua flags=allow-oom\n")
-
-
-def test_no_program_stands_in_python() -> None:
-    """But for what assembles scripts, and what fakes a part of them for tests."""
-    found = {
-        path.relative_to(ROOT).as_posix()
-        for package in ("rq_core", "sql_audit")
-        for path in (ROOT / package).glob("**/*.py")
-        if re.search(r"redis\.p?call", path.read_text(encoding="utf-8"))
-    }
-
-    assert found == {"rq_core/scripts/binding.py", "rq_core/testing.py"}

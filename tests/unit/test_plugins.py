@@ -28,10 +28,10 @@ def test_every_command_that_is_declared_is_a_command() -> None:
 def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
     found = {
         "history": plugins.history_reader(),
-        "endings": plugins.open_endings(),
+        "endings": plugins.endings_opener(),
         "drift": plugins.drift(),
         "mirror": plugins.mirror_command(),
-        "reader": plugins.open_reader(),
+        "reader": plugins.reader_opener(),
     }
 
     assert set(found) == set(DECLARED[plugins.AUDIT])
@@ -40,15 +40,17 @@ def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
         assert part is point.load()
 
 
-def test_a_missing_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_plugin_says_that_no_package_provides_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(plugins, "_points", lambda _group: {})
 
     for find in (
         plugins.history_reader,
-        plugins.open_endings,
+        plugins.endings_opener,
         plugins.drift,
         plugins.mirror_command,
-        plugins.open_reader,
+        plugins.reader_opener,
     ):
         with pytest.raises(AuditNotConfigured, match="no installed package provides"):
             find()

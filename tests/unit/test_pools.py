@@ -14,23 +14,23 @@ import pytest
 import redis
 
 from rq_core.connections import pool
-from rq_core.connections.cluster import AsyncClusterWire
+from rq_core.connections.cluster import AsyncClusterTransport
 from rq_core.connections.routing import Node
-from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
 from rq_core.protocol.engine.plan import Lost, Unsent
 from tests.kit.forked import forked
 from tests.kit.wait import wait_until, wait_until_async
 
-KINDS = pytest.mark.parametrize("kind", [PoolWire, AsyncPoolWire])
+KINDS = pytest.mark.parametrize("kind", [PoolTransport, AsyncPoolTransport])
 
 
 async def value(given: Any) -> Any:
-    """What a wire of either kind gives."""
+    """What a transport of either kind gives."""
     return await given if inspect.isawaitable(given) else given
 
 
-async def ask(wire: Any, *command: str) -> Any:
-    (reply,) = await value(wire.exchange([command]))
+async def ask(transport: Any, *command: str) -> Any:
+    (reply,) = await value(transport.exchange([command]))
     return reply
 
 
@@ -38,13 +38,13 @@ async def ask(wire: Any, *command: str) -> Any:
 async def test_one_connection_serves_one_exchange_after_another(
     valkey_url: str, kind: type[Any]
 ) -> None:
-    wire = kind(valkey_url)
+    transport = kind(valkey_url)
 
-    ids = {await ask(wire, "CLIENT", "ID") for _ in range(3)}
-    await value(wire.close())
+    ids = {await ask(transport, "CLIENT", "ID") for _ in range(3)}
+    await value(transport.close())
 
     assert len(ids) == 1
-    assert not wire._pool.busy
+    assert not transport._pool.busy
 
 
 @KINDS
@@ -54,9 +54,9 @@ async def test_a_connection_whose_server_does_what_no_command_asked_for_is_not_u
 ) -> None:
     """What is sent to an end would count as sent, and its outcome as unknown; an old reply would be taken for the next
     one's."""
-    wire = kind(valkey_url)
-    before = await ask(wire, "CLIENT", "ID")
-    (idle,) = wire._pool._idle
+    transport = kind(valkey_url)
+    before = await ask(transport, "CLIENT", "ID")
+    (idle,) = transport._pool._idle
     if how == "ends it":
         with redis.Redis.from_url(valkey_url) as control:
             control.client_kill_filter(_id=before)
@@ -64,11 +64,11 @@ async def test_a_connection_whose_server_does_what_no_command_asked_for_is_not_u
         await value(idle._made.send_command("ECHO", "nobody reads this"))
 
     def has_heard() -> bool:
-        return not (idle.is_ready() if kind is PoolWire else idle.is_ready)
+        return not (idle.is_ready() if kind is PoolTransport else idle.is_ready)
 
     await wait_until_async(has_heard, "it has been heard")
-    after = await ask(wire, "CLIENT", "ID")
-    await value(wire.close())
+    after = await ask(transport, "CLIENT", "ID")
+    await value(transport.close())
 
     assert isinstance(after, int)
     assert after != before
@@ -78,114 +78,114 @@ async def test_a_connection_whose_server_does_what_no_command_asked_for_is_not_u
 async def test_no_more_connections_are_made_than_the_url_allows(
     valkey_url: str, kind: type[Any]
 ) -> None:
-    wire = kind(f"{valkey_url}?max_connections=1", answer_within=0.3)
-    taken = await value(wire._pool.take())
+    transport = kind(f"{valkey_url}?max_connections=1", answer_within=0.3)
+    taken = await value(transport._pool.take())
 
-    refusal = await ask(wire, "PING")
-    wire._pool.give_back(taken)
+    refusal = await ask(transport, "PING")
+    transport._pool.give_back(taken)
 
     assert isinstance(refusal, Unsent)
     assert "1 connection is in use, as many as there may be" in str(refusal)
-    assert await ask(wire, "PING") == "PONG"
-    await value(wire.close())
+    assert await ask(transport, "PING") == "PONG"
+    await value(transport.close())
 
 
 def test_threads_wait_in_line_for_a_connection(valkey_url: str) -> None:
     """Each beyond the hundredth was told that Redis does not answer, while it did."""
-    wire = PoolWire(f"{valkey_url}?max_connections=1", answer_within=60)
-    taken = wire._pool.take()
+    transport = PoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
+    taken = transport._pool.take()
 
     with ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(wire.exchange, [["ECHO", str(n)]]) for n in range(3)]
-        wait_until(lambda: wire._pool._waiting == 3, "all wait")
-        wire._pool.give_back(taken)
+        asked = [threads.submit(transport.exchange, [["ECHO", str(n)]]) for n in range(3)]
+        wait_until(lambda: transport._pool._waiting == 3, "all wait")
+        transport._pool.give_back(taken)
 
         assert [each.result(10) for each in asked] == [["0"], ["1"], ["2"]]
-    assert wire._pool._idle == [taken]
-    wire.close()
+    assert transport._pool._idle == [taken]
+    transport.close()
 
 
 async def test_coroutines_wait_in_line_for_a_connection(valkey_url: str) -> None:
     """In their order; one that gives up, even when it was its turn, holds up nobody."""
-    wire = AsyncPoolWire(f"{valkey_url}?max_connections=1", answer_within=60)
-    taken = await wire._pool.take()
+    transport = AsyncPoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
+    taken = await transport._pool.take()
     order: list[int] = []
 
     async def echo(n: int) -> None:
-        assert await wire.exchange([["ECHO", str(n)]]) == [str(n)]
+        assert await transport.exchange([["ECHO", str(n)]]) == [str(n)]
         order.append(n)
 
     tasks = [asyncio.create_task(echo(n)) for n in range(5)]
-    await wait_until_async(lambda: len(wire._pool._waiting) == 5, "all wait")
+    await wait_until_async(lambda: len(transport._pool._waiting) == 5, "all wait")
     tasks[1].cancel()
-    wire._pool.give_back(taken)
+    transport._pool.give_back(taken)
     tasks[0].cancel()
     await asyncio.wait_for(asyncio.gather(*tasks[2:]), 10)
 
     assert order == [2, 3, 4]
-    assert wire._pool._idle == [taken]
-    assert not wire._pool.busy
+    assert transport._pool._idle == [taken]
+    assert not transport._pool.busy
     await asyncio.gather(*tasks, return_exceptions=True)
-    await wire.close()
+    await transport.close()
 
 
 @KINDS
 async def test_a_line_that_moves_is_waited_in_for_longer_than_for_an_answer(
     valkey_url: str, kind: type[Any]
 ) -> None:
-    wire = kind(f"{valkey_url}?max_connections=1", answer_within=1)
+    transport = kind(f"{valkey_url}?max_connections=1", answer_within=1)
 
     command = [["BLPOP", "nothing", "0.4"]]
     with ThreadPoolExecutor(5) as threads:
         asked = [
-            asyncio.wrap_future(threads.submit(wire.exchange, command))
-            if kind is PoolWire
-            else wire.exchange(command)
+            asyncio.wrap_future(threads.submit(transport.exchange, command))
+            if kind is PoolTransport
+            else transport.exchange(command)
             for _ in range(5)
         ]
 
         assert await asyncio.gather(*asked) == [[None]] * 5
-    await value(wire.close())
+    await value(transport.close())
 
 
 def test_closing_breaks_no_exchange_of_another_thread(valkey_url: str) -> None:
     """It counted as an outage, with replies that were lost, or were waited for in vain."""
-    wire = PoolWire(valkey_url)
+    transport = PoolTransport(valkey_url)
     with ThreadPoolExecutor(1) as thread, redis.Redis.from_url(valkey_url) as control:
-        asked = thread.submit(wire.exchange, [["BLPOP", "list", "10"]])
+        asked = thread.submit(transport.exchange, [["BLPOP", "list", "10"]])
         wait_until(lambda: control.info("clients")["blocked_clients"], "it waits")
-        wire.close()
+        transport.close()
         control.rpush("list", "1")
 
         assert asked.result() == [["list", "1"]]
-    (left,) = wire._pool._idle
+    (left,) = transport._pool._idle
     assert not left.is_connected
-    assert wire.exchange([["PING"]]) == ["PONG"]
-    wire.close()
+    assert transport.exchange([["PING"]]) == ["PONG"]
+    transport.close()
 
 
 def test_a_forked_child_speaks_on_connections_of_its_own(valkey_url: str) -> None:
-    wire = PoolWire(valkey_url)
-    (before,) = wire.exchange([["CLIENT", "ID"]])
+    transport = PoolTransport(valkey_url)
+    (before,) = transport.exchange([["CLIENT", "ID"]])
 
-    of_child = forked(lambda: str(wire.exchange([["CLIENT", "ID"]])[0]))
+    of_child = forked(lambda: str(transport.exchange([["CLIENT", "ID"]])[0]))
 
     assert of_child.isdigit()
     assert of_child != str(before)
-    assert wire.exchange([["CLIENT", "ID"]]) == [before]
-    wire.close()
+    assert transport.exchange([["CLIENT", "ID"]]) == [before]
+    transport.close()
 
 
 def test_threads_of_a_forked_child_take_no_connection_of_its_parent(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even one that comes while another thread lets go of them."""
-    wire = PoolWire(valkey_url)
-    (before,) = wire.exchange([["CLIENT", "ID"]])
-    of_parent = wire._pool._idle[0]
-    wire._pool._pid = -1
+    transport = PoolTransport(valkey_url)
+    (before,) = transport.exchange([["CLIENT", "ID"]])
+    of_parent = transport._pool._idle[0]
+    transport._pool._pid = -1
     asked: list[Any] = []
-    other = threading.Thread(target=lambda: asked.extend(wire.exchange([["CLIENT", "ID"]])))
+    other = threading.Thread(target=lambda: asked.extend(transport.exchange([["CLIENT", "ID"]])))
 
     def half_way() -> Any:
         if other.ident is None:
@@ -196,10 +196,10 @@ def test_threads_of_a_forked_child_take_no_connection_of_its_parent(
     monkeypatch.setattr(
         pool, "threading", SimpleNamespace(Lock=half_way, Condition=threading.Condition)
     )
-    wire.exchange([["PING"]])
+    transport.exchange([["PING"]])
     other.join()
     of_parent.disconnect()
-    wire.close()
+    transport.close()
 
     assert asked
     assert asked != [before]
@@ -210,8 +210,8 @@ async def test_a_connection_whose_greeting_broke_off_is_greeted_again(
     valkey_url: str, kind: type[Any]
 ) -> None:
     """redis-py takes it for connected; it would speak to the wrong database."""
-    wire = kind(valkey_url.replace("/0", "/3"))
-    source = wire._pool._source
+    transport = kind(valkey_url.replace("/0", "/3"))
+    source = transport._pool._source
     broken = []
 
     class Breaking(source.connection_class):  # type: ignore[misc,name-defined]
@@ -223,19 +223,19 @@ async def test_a_connection_whose_greeting_broke_off_is_greeted_again(
 
     source.connection_class = Breaking
     try:
-        refusal = await ask(wire, "PING")
+        refusal = await ask(transport, "PING")
     except RuntimeError as error:  # uvloop's error, and so no outage to threads.
         refusal = error
-    found = await ask(wire, "CLIENT", "INFO")
-    await value(wire.close())
+    found = await ask(transport, "CLIENT", "INFO")
+    await value(transport.close())
 
     assert "just reset" in str(refusal)
     assert " db=3 " in found
 
 
 async def test_one_connection_that_cannot_be_closed_keeps_none_open(valkey_url: str) -> None:
-    wire = AsyncPoolWire(valkey_url)
-    first, second = await wire._pool.take(), await wire._pool.take()
+    transport = AsyncPoolTransport(valkey_url)
+    first, second = await transport._pool.take(), await transport._pool.take()
     close = first.disconnect
 
     async def stumble(**_how: object) -> None:
@@ -244,20 +244,20 @@ async def test_one_connection_that_cannot_be_closed_keeps_none_open(valkey_url: 
 
     first.disconnect = stumble  # type: ignore[method-assign]
     for connection in (first, second):
-        wire._pool.give_back(connection)
+        transport._pool.give_back(connection)
 
     with pytest.raises(RuntimeError, match="stumbled"):
-        await wire.close()
+        await transport.close()
 
     assert not second.is_ready
 
 
-async def test_a_connection_that_is_made_while_the_wire_closes_does_not_stay_open(
+async def test_a_connection_that_is_made_while_the_transport_closes_does_not_stay_open(
     valkey_url: str,
 ) -> None:
-    wire = AsyncPoolWire(valkey_url)
+    transport = AsyncPoolTransport(valkey_url)
     begun, go_on = asyncio.Event(), asyncio.Event()
-    source: Any = wire._pool._source
+    source: Any = transport._pool._source
 
     class Slow(source.connection_class):  # type: ignore[misc]
         async def _connect(self) -> None:
@@ -266,23 +266,25 @@ async def test_a_connection_that_is_made_while_the_wire_closes_does_not_stay_ope
             await super()._connect()
 
     source.connection_class = Slow
-    asked = asyncio.create_task(wire.exchange([["PING"]]))
+    asked = asyncio.create_task(transport.exchange([["PING"]]))
     await begun.wait()
-    await wire.close()
+    await transport.close()
     go_on.set()
 
     assert await asked == ["PONG"]
-    assert not any(line.is_ready for line in wire._pool._idle)
+    assert not any(connection.is_ready for connection in transport._pool._idle)
 
 
-async def test_a_call_under_way_ends_when_the_wire_closes(valkey_url: str) -> None:
+async def test_a_call_under_way_ends_when_the_transport_closes(valkey_url: str) -> None:
     """Its reply was waited for without an end: the watchdog went with the connection."""
-    wire = AsyncPoolWire(valkey_url)
-    asked = asyncio.create_task(wire.block(["BLPOP", "nothing", "0"], 60))
-    await wait_until_async(lambda: wire._pool.busy, "it asks")
-    await wait_until_async(lambda: any(line._answer for line in wire._pool.busy), "it waits")
+    transport = AsyncPoolTransport(valkey_url)
+    asked = asyncio.create_task(transport.block(["BLPOP", "nothing", "0"], 60))
+    await wait_until_async(lambda: transport._pool.busy, "it asks")
+    await wait_until_async(
+        lambda: any(connection._answer for connection in transport._pool.busy), "it waits"
+    )
 
-    await wire.close()
+    await transport.close()
 
     with pytest.raises(Lost, match="closed on this side"):
         await asyncio.wait_for(asked, 5)
@@ -291,33 +293,33 @@ async def test_a_call_under_way_ends_when_the_wire_closes(valkey_url: str) -> No
 async def test_a_node_that_is_found_while_a_cluster_is_closed_keeps_no_connection(
     valkey_url: str,
 ) -> None:
-    cluster = AsyncClusterWire(valkey_url.replace("redis://", "redis+cluster://"))
+    cluster = AsyncClusterTransport(valkey_url.replace("redis://", "redis+cluster://"))
     await cluster.close()
 
     late = cluster._to(Node("127.0.0.1", urlsplit(valkey_url).port or 0))
     assert await late.exchange([["PING"]]) == ["PONG"]
 
-    assert not any(line.is_ready for line in late._pool._idle)
+    assert not any(connection.is_ready for connection in late._pool._idle)
 
 
 async def test_a_node_whose_connections_cannot_be_closed_keeps_no_other_node_open(
     valkey_url: str,
 ) -> None:
-    cluster = AsyncClusterWire(valkey_url.replace("redis://", "redis+cluster://"))
-    (first,) = cluster._wires.values()
-    second = cluster._wires[Node("the other", 0)] = AsyncPoolWire(valkey_url)
-    for wire in (first, second):
-        assert await wire.exchange([["PING"]]) == ["PONG"]
-    (line,) = first._pool._idle
-    close = line.disconnect
+    cluster = AsyncClusterTransport(valkey_url.replace("redis://", "redis+cluster://"))
+    (first,) = cluster._transports.values()
+    second = cluster._transports[Node("the other", 0)] = AsyncPoolTransport(valkey_url)
+    for transport in (first, second):
+        assert await transport.exchange([["PING"]]) == ["PONG"]
+    (connection,) = first._pool._idle
+    close = connection.disconnect
 
     async def stumble() -> None:
         await close()
         raise RuntimeError("it stumbled")
 
-    line.disconnect = stumble  # type: ignore[method-assign]
+    connection.disconnect = stumble  # type: ignore[method-assign]
 
     with pytest.raises(RuntimeError, match="stumbled"):
         await cluster.close()
 
-    assert not any(line.is_ready for line in second._pool._idle)
+    assert not any(connection.is_ready for connection in second._pool._idle)

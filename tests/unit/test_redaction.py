@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rq_core import App
-from rq_core.app.handlers.redaction import MESSAGE_MAX, describe, redacted, redactor_of
+from rq_core.app.handlers.redaction import MESSAGE_MAX, describe_error, redacted, redactor_of
 from rq_core.errors import InvalidOption
 from tests.kit.secrets import SECRET, broken, redact
 
@@ -18,7 +18,7 @@ def caught(text: str) -> BaseException:
 
 
 def test_message_traceback_and_causes_pass_the_redactor() -> None:
-    plain, kept = describe(caught(SECRET)), describe(caught(SECRET), redact=redact)
+    plain, kept = describe_error(caught(SECRET)), describe_error(caught(SECRET), redact=redact)
 
     assert plain.count(SECRET) == 3
     assert SECRET not in kept
@@ -31,14 +31,14 @@ def test_a_secret_is_found_before_the_text_is_shortened() -> None:
     for place in range(MESSAGE_MAX // 2 - 40, MESSAGE_MAX // 2 + 10):
         text = "x" * place + SECRET + "y" * MESSAGE_MAX
 
-        kept = json.loads(describe(caught(text), redact=redact))["message"]
+        kept = json.loads(describe_error(caught(text), redact=redact))["message"]
 
         assert SECRET[: len(SECRET) // 2] not in kept
         assert SECRET[len(SECRET) // 2 :] not in kept
 
 
 def test_a_broken_redactor_loses_the_text_and_nothing_else() -> None:
-    kept = json.loads(describe(caught(SECRET), redact=broken))
+    kept = json.loads(describe_error(caught(SECRET), redact=broken))
 
     assert kept["type"] == "ValueError"
     assert kept["message"] == "<left out: the redactor raised ValueError>" == kept["traceback"]

@@ -15,7 +15,7 @@ CHANGES = (
 )
 
 
-def test_what_was_unreleased_stands_under_the_version() -> None:
+def test_unreleased_changes_are_moved_under_the_version() -> None:
     after = release.with_release(CHANGES, "0.3.0", DAY)
 
     assert after == CHANGES.replace(

@@ -102,7 +102,7 @@ def test_a_failure_is_retried_or_final_with_a_delay_and_a_reason(
 
 @pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
 @pytest.mark.parametrize("after", [math.nan, math.inf, "5", True, 10**400])
-def test_what_is_no_duration_is_refused_where_the_handler_gives_it(signal: Any, after: Any) -> None:
+def test_an_invalid_duration_is_refused_where_the_handler_gives_it(signal: Any, after: Any) -> None:
     with pytest.raises(InvalidOption, match="after"):
         signal(after)
 

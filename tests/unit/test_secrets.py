@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rq_core import App
-from rq_core.app.handlers.redaction import describe
-from rq_core.connections.open import open_wire
+from rq_core.app.handlers.redaction import describe_error
+from rq_core.connections.open import open_transport
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.masking import masked
 from rq_core.model.lib import logs
@@ -87,7 +87,7 @@ def use_redis(url: str) -> None:
 
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize("url", REDIS)
-@pytest.mark.parametrize("use", [open_wire, use_redis])
+@pytest.mark.parametrize("use", [open_transport, use_redis])
 def test_no_error_of_a_server_has_a_password(
     use: Callable[[str], Any], url: str, password: str
 ) -> None:
@@ -108,7 +108,7 @@ def test_no_error_of_a_database_has_a_password(url: str, password: str, tmp_path
 
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize("url", [*REDIS, *SQL])
-def test_a_password_is_masked_wherever_a_url_stands_in_a_text(url: str, password: str) -> None:
+def test_a_password_is_masked_wherever_a_text_has_a_url(url: str, password: str) -> None:
     url = url.format(p=password)
 
     for text in (url, f"cannot reach {url}, says redis-py", f"({url!r})", f"url={url}"):
@@ -166,7 +166,7 @@ def test_no_half_of_a_password_is_left_where_a_long_text_is_cut(at: int) -> None
 def test_an_error_with_a_long_word_is_described_at_once_and_says_how_it_began() -> None:
     error = ValueError("bad blob=" + "ab12" * 5_000_000)
 
-    said = json.loads(describe(error))
+    said = json.loads(describe_error(error))
 
     assert said["message"].startswith("bad ")
     assert len(said["message"]) < 2_200
@@ -174,7 +174,7 @@ def test_an_error_with_a_long_word_is_described_at_once_and_says_how_it_began() 
 
 def test_an_unescaped_character_is_explained() -> None:
     with pytest.raises(InvalidOption, match="write %2F for /"):
-        open_wire("redis://user:a/b@host:6379/0")
+        open_transport("redis://user:a/b@host:6379/0")
 
 
 @pytest.fixture
@@ -223,6 +223,6 @@ def test_a_log_line_is_bounded() -> None:
 
 def test_tracebacks_have_no_password() -> None:
     try:
-        open_wire(REDIS[4].format(p=PASSWORDS[0]))
+        open_transport(REDIS[4].format(p=PASSWORDS[0]))
     except InvalidOption as error:
         assert_no_secret("".join(traceback.format_exception(error)))

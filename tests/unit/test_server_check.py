@@ -69,7 +69,7 @@ def test_what_a_restart_would_lose(aof: str, save: str, fsync: str, about: str, 
     assert words in remark.says
 
 
-def test_a_cluster_that_stands_still_as_a_whole_is_told_of() -> None:
+def test_a_cluster_that_requires_full_coverage_gets_a_remark() -> None:
     (remark,) = judge_coverage({"cluster-require-full-coverage": "yes"})
 
     assert (remark.about, remark.refuse) == ("coverage", False)

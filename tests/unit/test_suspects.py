@@ -44,7 +44,7 @@ def test_a_suspect_that_ran_pauses_shortly_again() -> None:
     assert (suspects.pause(claim("b"), beside(claim("a"))) or 0) <= 1.25 * PAUSE_S
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_remembered_suspects_is_bounded() -> None:
     suspects = Suspects()
     for n in range(REMEMBERED_MAX + 5):
         suspects.pause(claim(f"b{n}"), beside(claim("a")))

@@ -83,7 +83,7 @@ def fake() -> Iterator[testing.Fake]:
         yield made
 
 
-def test_what_is_enqueued_runs_in_a_drain(fake: testing.Fake) -> None:
+def test_enqueued_jobs_run_in_a_drain(fake: testing.Fake) -> None:
     handle = send.enqueue(to="ada")
     assert handle.state() == "ready"
 
@@ -94,7 +94,7 @@ def test_what_is_enqueued_runs_in_a_drain(fake: testing.Fake) -> None:
     assert handle.state() == "gone"
 
 
-def test_what_waits_can_be_looked_at_before_it_runs(fake: testing.Fake) -> None:
+def test_waiting_jobs_can_be_looked_at_before_they_run(fake: testing.Fake) -> None:
     greet.enqueue(["ada"])
     later = send.with_options(delay=90, priority="high").enqueue(to="grace", fails=1)
     now = send.enqueue(to="ada")

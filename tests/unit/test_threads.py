@@ -70,7 +70,7 @@ async def test_threads_are_started_when_they_are_needed() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
-async def test_what_is_raised_is_told_and_the_thread_goes_on(error: BaseException) -> None:
+async def test_an_exception_is_passed_on_and_the_thread_goes_on(error: BaseException) -> None:
     pool = Pool(1)
 
     def raises() -> None:
@@ -108,7 +108,7 @@ async def test_ends_that_come_while_the_loop_is_busy_are_one_message(
     pool.threads.close()
 
 
-async def test_every_end_is_told_however_they_meet() -> None:
+async def test_each_end_is_reported_also_if_many_meet() -> None:
     pool = Pool(4)
 
     for _ in range(200):

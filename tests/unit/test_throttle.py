@@ -138,7 +138,7 @@ def test_a_function_that_raises_or_returns_no_json_is_named() -> None:
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_throttled_call_gets_the_job_that_stands(by_name: bool) -> None:
+def test_a_throttled_call_gets_the_existing_job(by_name: bool) -> None:
     app, send = made(Throttle(60, per="tenant"))
     with testing.fake(app) as fake:
         first = send.enqueue("acme")

@@ -38,7 +38,9 @@ async def test_things_are_over_in_the_order_of_their_ends() -> None:
     assert loop.time() - began >= 0.059
 
 
-async def test_what_ended_is_not_over_and_the_next_in_line_is_at_its_own_time() -> None:
+async def test_a_limit_of_an_ended_handler_does_not_expire_and_the_next_one_expires_at_its_own_time() -> (
+    None
+):
     told = Told()
     limits = TimeLimits(told)
     ended, left = Thing("ended"), Thing("left")

@@ -165,7 +165,7 @@ def test_a_class_in_the_place_of_what_is_made_of_it_is_refused_with_what_to_writ
 
 
 @pytest.mark.parametrize("how", ["keep", "replace", "reject"])
-def test_a_producer_gets_the_job_that_stands(how: Any) -> None:
+def test_a_producer_gets_the_job_that_holds_the_name(how: Any) -> None:
     app = App()
 
     @app.task(queue="q", unique=Unique(on_duplicate=how))

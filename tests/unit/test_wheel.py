@@ -110,8 +110,8 @@ def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
 
 def test_the_wheels_embedded_server_runs(installed: Path, tmp_path: Path) -> None:
     program = (
-        "from rq_core.embedded import server; server.ensure('d'); print(server.status('d').running);"
-        " server.stop('d')"
+        "from rq_core.embedded import server; server.ensure_server('d'); print(server.server_status('d').running);"
+        " server.stop_server('d')"
     )
 
     assert run(installed / "python", "-c", program, cwd=tmp_path).strip() == "True"

@@ -13,7 +13,7 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from rq_core.connections.transport import AsyncWire
+from rq_core.connections.transport import AsyncTransport
 from rq_core.model.events import Entry, decode
 from rq_core.protocol.calls import claims
 from rq_core.worker import Worker, WorkerOptions
@@ -108,11 +108,11 @@ def log_of(client: Client, queue: str = "crew") -> list[Entry]:
 
 
 def begin(
-    url: str, *, wire: AsyncWire | None = None, **options: Any
+    url: str, *, transport: AsyncTransport | None = None, **options: Any
 ) -> tuple[Worker, asyncio.Task[bool]]:
     """A worker for the crew's queue on this server. A test stops and awaits it itself, to see how it ends."""
     crew.app.connect_to(url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options), wire=wire)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options), transport=transport)
     return worker, asyncio.create_task(worker.run())
 
 

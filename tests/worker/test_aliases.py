@@ -13,7 +13,7 @@ from rq_core import App, Cap, GiveUp, InvalidTask, RetryPolicy, current_job
 from rq_core.connections.client import Client
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
@@ -133,19 +133,19 @@ async def test_a_stored_cap_of_the_old_name_counts_old_jobs_beside_the_new_one(
             await wait_until_async(is_gone(old.client, job.id), "it has run")
 
     database = Database(sqlite_url)
-    migrate.ensure(database)
+    migrate.ensure_schema(database)
     auditlog.drain(Mirror(Outbox(old.client), database, "mail"))
     result = verify(database)
     told = auditlog.rows(database, "SELECT job_id, task FROM job")
     database.close()
-    assert (result.verdict, result.violations) == (Verdict.HOLDS, [])
+    assert (result.verdict, result.violations) == (LogVerdict.HOLDS, [])
     assert {row["job_id"]: row["task"] for row in told} == {
         **{job.id: "send_email" for job in jobs[:3]},
         jobs[3].id: "send",
     }
 
 
-async def test_the_hook_of_the_new_task_is_told_of_old_jobs_that_died(
+async def test_the_hook_of_the_new_task_runs_for_old_jobs_that_died(
     make_app: Callable[[], App],
 ) -> None:
     app = make_app()

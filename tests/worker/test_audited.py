@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from sql_audit.queries import history
+from sql_audit.queries import reports
 from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import job, job_event
 from tests.kit import crew
@@ -38,7 +38,7 @@ def test_a_worker_with_audit_leaves_every_event_in_sql(
     database = Database(audit_url)
     with database.readers.connect() as connection:
         types = Counter(connection.execute(select(job_event.c.type)).scalars())
-    report = history.report(database.readers, "crew")
+    report = reports.report(database.readers, "crew")
     database.close()
     assert (types["enqueued"], types["succeeded"], types["died"]) == (201, 200, 1)
     assert types["claimed"] == 200 + 3
@@ -71,7 +71,7 @@ def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
         assert process.wait(60) == 0
 
     database = Database(sqlite_url)
-    assert history.report(database.readers, "crew").succeeded == 50
+    assert reports.report(database.readers, "crew").succeeded == 50
     database.close()
 
 

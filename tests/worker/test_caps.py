@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, Rate
-from rq_core.connections.transport import AsyncPoolWire
+from rq_core.connections.transport import AsyncPoolTransport
 from rq_core.worker import Worker
 from tests.kit.snapshots import lines_of
+from tests.kit.transports import is_claim
 from tests.kit.wait import wait_until_async
-from tests.kit.wires import is_claim
 from tests.kit.working import working
 from tests.worker.conftest import event_types, events
 
@@ -201,7 +201,7 @@ def _said(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == logger]
 
 
-async def test_what_a_person_set_is_kept_and_told(
+async def test_a_cap_that_an_operator_set_is_kept_and_logged(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app()
@@ -278,7 +278,7 @@ async def test_caps_in_code_hold_when_redis_has_forgotten_everything(
     assert crowd.most == 1
 
 
-class Late(AsyncPoolWire):
+class Late(AsyncPoolTransport):
     """Answers claims when it is told to, one after the other."""
 
     def __init__(self, url: str) -> None:
@@ -309,25 +309,25 @@ async def test_neither_of_two_turns_runs_jobs_that_no_cap_has_counted(
 
     app.enqueue_many(send.job() for _ in range(50))
     async with run(app, concurrency=16, grace=0.1) as worker:
-        wire = worker._client._wire = Late(app.redis_url)
+        transport = worker._client._transport = Late(app.redis_url)
         await wait_until_async(lambda: ran == 16, "all places are taken")
         app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
         app.enqueue_many(send.job() for _ in range(50))
-        wire.holds = True
+        transport.holds = True
         for turns, jobs in ((1, 1), (2, 8)):
             for _ in range(jobs):
                 ends.release()
             await wait_until_async(
-                lambda turns=turns: len(wire.held) == turns, "a turn is carried out"
+                lambda turns=turns: len(transport.held) == turns, "a turn is carried out"
             )  # type: ignore[misc]
         old = worker._groups.queues["mail"].epoch
-        wire.holds = False
+        transport.holds = False
 
-        wire.held[0].set()
+        transport.held[0].set()
         await wait_until_async(
             lambda: worker._groups.queues["mail"].epoch > old, "the caps are declared again"
         )
-        wire.held[1].set()
+        transport.held[1].set()
         await wait_until_async(lambda: worker.stats.rolled_back == 9, "what both brought goes back")
         for _ in range(66):
             ends.release()

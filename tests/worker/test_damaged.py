@@ -69,7 +69,7 @@ def test_a_worker_of_damaged_queues_only_does_not_start(
     assert "queue 'crew' is damaged" in witness.log()
 
 
-def test_garbage_in_a_number_of_a_queue_is_told_by_its_field(app: App, client: Client) -> None:
+def test_the_error_of_a_damaged_number_names_its_field(app: App, client: Client) -> None:
     """It was a traceback that named nothing."""
     crew.function.enqueue()
     client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:meta", "tombstones", "many"]]))

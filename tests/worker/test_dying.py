@@ -132,7 +132,7 @@ def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
     assert client.run(client.calls.reads.counts("crew")).running == 0
 
 
-def test_what_is_not_finished_after_the_grace_is_given_back_unspent(
+def test_a_job_that_is_not_finished_after_the_grace_is_given_back_unspent(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handles = [crew.sleeping.enqueue(60), crew.deaf.enqueue(60)]
@@ -182,7 +182,7 @@ def test_a_job_that_takes_its_worker_down_again_and_again_is_dead(
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_those_that_ran_beside_a_poison_job_do_not_die_with_it(
+def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     """Each would lose its worker as often as the poison job, if they ran beside it every time.

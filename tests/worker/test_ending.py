@@ -164,7 +164,7 @@ def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
 
 
 @pytest.mark.usefixtures("own_directory")
-def test_a_worker_that_is_stopped_beyond_a_lease_is_told_of(
+def test_the_supervisor_reports_a_worker_that_is_stopped_longer_than_a_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """It looked as if it worked: only its jobs ran again, elsewhere."""

@@ -44,7 +44,7 @@ async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_los
     assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
 
 
-async def test_a_sync_handler_is_told_at_its_timeout_and_its_late_success_counts_for_nothing(
+async def test_the_late_success_of_a_sync_handler_after_its_timeout_counts_for_nothing(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.gated_in_thread.with_options(timeout=0.1, max_attempts=1).enqueue()
@@ -59,7 +59,7 @@ async def test_a_sync_handler_is_told_at_its_timeout_and_its_late_success_counts
 
 @pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "Ending"])
-async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
+async def test_any_error_of_a_handler_is_a_failure_of_its_job_only(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, name: str
 ) -> None:
     handle = task.enqueue(name)

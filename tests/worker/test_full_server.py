@@ -15,7 +15,7 @@ from rq_core.doctor import examine
 from rq_core.protocol.calls import claims
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.redis_access import open_source
-from sql_audit.mirror.service import run as mirror
+from sql_audit.mirror.service import run_mirror
 from sql_audit.store.connection.database import Database
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
@@ -125,7 +125,7 @@ def _mirroring(url: str, audit_url: str) -> Callable[[], int]:
     def once() -> int:
         source = open_source(url, "rqc")
         try:
-            return mirror(source, audit_url, stop=threading.Event(), once=True).events
+            return run_mirror(source, audit_url, stop=threading.Event(), once=True).events
         finally:
             source.close()
 

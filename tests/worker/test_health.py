@@ -127,10 +127,10 @@ def test_the_file_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
     facts = json.loads((place / "w-1.json").read_text())
     (place / "w-2.json").write_text(json.dumps(facts | {"pid": dead.pid, "worker": "w-2"}))
 
-    assert [each.worker for each in health.workers(place)] == ["w-1"]
+    assert [each.worker for each in health.local_workers(place)] == ["w-1"]
     assert [each.name for each in place.iterdir()] == ["w-1.json"]
     pulse.end()
-    assert health.workers(place) == []
+    assert health.local_workers(place) == []
 
 
 def test_a_worker_that_starts_removes_what_killed_ones_left(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_age_is_that_of_the_last_claim(tmp_path: Path) -> None:
     pulse = health.Pulse(tmp_path / "workers")
     pulse.start("w-1", ["q"])
     os.utime(tmp_path / "workers" / "w-1.json", (1, 1))
-    (old,) = health.workers(tmp_path / "workers")
+    (old,) = health.local_workers(tmp_path / "workers")
     pulse.beat()
-    (new,) = health.workers(tmp_path / "workers")
+    (new,) = health.local_workers(tmp_path / "workers")
     pulse.end()
 
     assert old.age_s > 1e9
@@ -173,7 +173,7 @@ def test_age_is_that_of_the_last_claim(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:x", "70000", "-1"])
-def test_an_address_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="PORT"):
         http_port.parse_address(text)
 

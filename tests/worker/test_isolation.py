@@ -195,7 +195,7 @@ def test_a_signal_to_all_processes_spends_no_attempt_of_an_isolated_handler(
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["killed at its timeout", "crashed"])
-async def test_what_a_handler_started_ends_with_its_process(
+async def test_a_process_that_a_handler_started_ends_with_the_handlers_process(
     client: Client, run_worker: RunWorker, witness: crew.Witness, crashes: bool
 ) -> None:
     async with run_worker(concurrency=1):
@@ -206,7 +206,7 @@ async def test_what_a_handler_started_ends_with_its_process(
         await wait_until_async(lambda: not lives(line["started"]), "the program has ended")
 
 
-def test_what_a_handler_started_ends_with_a_worker_that_was_killed(
+def test_a_process_that_a_handler_started_ends_with_a_killed_worker(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     crew.apart_starting.with_options(timeout=60).enqueue(False)

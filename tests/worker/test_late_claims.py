@@ -11,15 +11,15 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from rq_core.connections.transport import AsyncPoolWire
+from rq_core.connections.transport import AsyncPoolTransport
 from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE
 from tests.kit import crew
+from tests.kit.transports import is_claim
 from tests.kit.wait import wait_until_async
-from tests.kit.wires import is_claim
 from tests.worker.conftest import RunWorker, begin, event_types, gone
 
 
-class LateWire(AsyncPoolWire):
+class LateTransport(AsyncPoolTransport):
     """Holds back what a claim brought until it is released; the claim has been carried out then."""
 
     def __init__(self, url: str) -> None:
@@ -39,13 +39,15 @@ class LateWire(AsyncPoolWire):
         return replies
 
 
-async def held_back(app: App) -> tuple[LateWire, Any, Any]:
+async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
     """A worker whose first answer that brings jobs is held back."""
-    wire = LateWire(app.redis_url)
-    worker, ending = begin(app.redis_url, wire=wire)
-    await wait_until_async(lambda: wire.held.is_set() or ending.done(), "the answer is held back")
+    transport = LateTransport(app.redis_url)
+    worker, ending = begin(app.redis_url, transport=transport)
+    await wait_until_async(
+        lambda: transport.held.is_set() or ending.done(), "the answer is held back"
+    )
     assert not ending.done()
-    return wire, worker, ending
+    return transport, worker, ending
 
 
 async def test_a_job_whose_claim_is_answered_after_its_lease_is_not_begun(
@@ -53,10 +55,10 @@ async def test_a_job_whose_claim_is_answered_after_its_lease_is_not_begun(
 ) -> None:
     """The same job ran twice at the same time, though the worker could have known that it had lost it."""
     handle = crew.sleeping.enqueue(0.1)
-    wire, worker, ending = await held_back(app)
+    transport, worker, ending = await held_back(app)
     async with run_worker():
         await wait_until_async(gone(client, handle.id), "the job has run elsewhere")
-    wire.release.set()
+    transport.release.set()
     other = crew.coroutine.enqueue()
     await wait_until_async(gone(client, other.id), "the worker goes on")
     worker.stop()
@@ -82,11 +84,11 @@ async def test_a_job_whose_claim_is_answered_late_but_in_force_is_begun(
 ) -> None:
     """After an outage all claims are late: to give them back would spend their rates."""
     handle = crew.sleeping.enqueue(0.1)
-    wire, worker, ending = await held_back(app)
+    transport, worker, ending = await held_back(app)
     # The next lease is counted from here, so this is the moment from which on it is late.
     late = time.monotonic() + long_lease * (BEATS_IN_LEASE - 1) / BEATS_IN_LEASE
     await wait_until_async(lambda: time.monotonic() > late, "the answer is late")
-    wire.release.set()
+    transport.release.set()
     await wait_until_async(gone(client, handle.id), "it has run")
     worker.stop()
     await ending

@@ -15,7 +15,9 @@ from tests.kit.wait import wait_until, wait_until_async
 from tests.kit.working import at_work, working
 
 
-async def test_a_loop_that_was_blocked_is_told_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_lag_of_a_blocked_loop_is_shown_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loop_lag, "EVERY_S", 0.01)
     flow = FlowTable()
     watch = LoopWatch(flow)
@@ -51,7 +53,7 @@ async def test_the_log_names_the_handler_that_blocks_the_loop(
     assert f", at {__file__}:{line}: " in said.getMessage()
 
 
-async def test_a_worker_tells_when_it_last_claimed_until_it_has_ended(app: App) -> None:
+async def test_a_worker_publishes_its_last_answer_until_it_has_ended(app: App) -> None:
     flow = FlowTable()
     began = time.monotonic()
     worker = Worker(app, WorkerOptions(queues=("crew",)), flow=flow)

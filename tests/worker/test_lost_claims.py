@@ -86,7 +86,7 @@ async def test_an_async_handler_whose_claim_is_lost_is_cancelled_and_settles_not
     assert "settlement_refused" not in event_types(client, handle.id)
 
 
-async def test_a_sync_handler_whose_claim_is_lost_is_told(
+async def test_a_sync_handler_whose_claim_is_lost_is_cancelled(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.dozing.enqueue(60)

@@ -26,7 +26,7 @@ def told(witness: crew.Witness, job_id: str) -> list[dict[str, Any]]:
     return [line["facts"] for line in witness.lines("mourned") if line["dead"] == job_id]
 
 
-async def test_a_hook_is_told_of_each_death_once_and_soon(
+async def test_a_hook_runs_once_and_soon_for_each_death(
     client: Client,
     run_worker: RunWorker,
     witness: crew.Witness,
@@ -59,7 +59,7 @@ async def test_a_hook_is_told_of_each_death_once_and_soon(
 
 
 @pytest.mark.parametrize("options", [{}, {"burst": True}], ids=["works on", "burst"])
-async def test_hooks_are_told_of_the_first_deaths_of_a_queue(
+async def test_hooks_run_for_the_first_deaths_of_a_queue(
     app: App, client: Client, witness: crew.Witness, options: dict[str, Any]
 ) -> None:
     """Telling began with the first look, after the first claims had been settled: 10 of 20 hooks were told, and none
@@ -79,7 +79,7 @@ async def test_hooks_are_told_of_the_first_deaths_of_a_queue(
     assert [len(told(witness, handle.id)) for handle in handles] == [1] * 20
 
 
-async def test_hooks_are_told_of_the_first_deaths_after_redis_lost_everything(
+async def test_hooks_run_for_the_first_deaths_after_redis_lost_everything(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """The mark from which on hooks are told is lost, too."""
@@ -96,7 +96,7 @@ async def test_hooks_are_told_of_the_first_deaths_after_redis_lost_everything(
     assert [len(told(witness, handle.id)) for handle in handles] == [1] * 20
 
 
-async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
+async def test_a_hook_runs_at_once_for_a_death_in_the_middle_of_a_look(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look had asked already; noticing it was forgotten with the look, and the hook was told seconds later."""
@@ -121,7 +121,7 @@ async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
         await wait_until_async(lambda: handles and told(witness, handles[0].id), "told")
 
 
-def test_a_hook_is_told_of_a_poison_job(client: Client, app: App, witness: crew.Witness) -> None:
+def test_a_hook_runs_for_a_poison_job(client: Client, app: App, witness: crew.Witness) -> None:
     """No worker lives to report it."""
     handle = crew.mortal.with_options(max_losses=2).enqueue("poison")
     with worker_process(app.redis_url, witness, "--processes", "2"):
@@ -154,7 +154,7 @@ def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> st
     return handle.id
 
 
-async def test_a_death_that_was_not_told_is_told_by_the_next_worker(
+async def test_the_next_worker_runs_the_hook_of_a_death_that_an_ended_worker_missed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """The worker that saw it ended before it could hand over the hook's job."""
@@ -197,7 +197,7 @@ def test_a_worker_that_looks_late_calls_no_hook_that_has_run(
     [b"\xff{", b'{"task":"mortal","args":?}}', b'{"task":"mortal","args":[1]}'],
     ids=["no JSON", "no arguments in JSON", "no mapping"],
 )
-async def test_a_hook_is_told_of_a_job_that_cannot_be_read(
+async def test_a_hook_runs_for_an_unreadable_job(
     client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
 ) -> None:
     """Each look ended at it, and no later death of its queue was told of any more."""
@@ -212,7 +212,7 @@ async def test_a_hook_is_told_of_a_job_that_cannot_be_read(
     assert facts["arguments"] == {}
 
 
-def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> None:
+def test_each_of_many_jobs_that_died_together_gets_its_hook(client: Client, app: App) -> None:
     count = 2 * dead_hooks.DEATHS_MAX + 7
     client.run(client.calls.delivery.handshake("crew"))
     client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
@@ -250,7 +250,7 @@ def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
     [(10_000, 5.0, 0, True), (10_000, 5.0, 0, False), (2_000, 5.0, 5_000, True)],
     ids=["far", "far, and another worker", "less than a look"],
 )
-def test_a_death_after_the_clock_went_back_is_told_of(
+def test_a_hook_runs_for_a_death_after_the_clock_went_back(
     client: Client, app: App, ahead_ms: int, elapsed: float, later_ms: int, *, same_worker: bool
 ) -> None:
     """It is older than the mark, so it looks as if it had been told of."""

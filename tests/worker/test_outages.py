@@ -14,13 +14,13 @@ import redis
 
 from rq_core import App, Cap, current_job
 from rq_core.connections.client import Client
-from rq_core.connections.transport import AsyncPoolWire
+from rq_core.connections.transport import AsyncPoolTransport
 from rq_core.protocol.engine.plan import Lost, Patience, Unsent
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.servers import RedisServer, engines
+from tests.kit.transports import LossyAsyncTransport
 from tests.kit.wait import wait_until, wait_until_async
-from tests.kit.wires import LossyAsyncWire
 from tests.rigs import outages
 from tests.worker.conftest import begin, emptied, event_types, gone, log_of
 
@@ -105,10 +105,10 @@ async def test_scripts_forgotten_within_a_pipeline_cost_nothing(
 ) -> None:
     """What went before in the same pipeline was carried out, and must not be taken for lost or done again."""
     crew.app.connect_to(valkey_url)
-    wire = LossyAsyncWire(valkey_url)
-    wire.flush = True
+    transport = LossyAsyncTransport(valkey_url)
+    transport.flush = True
     options = WorkerOptions(queues=("crew", "other"), concurrency=4, grace=1.0)
-    worker = Worker(crew.app, options, wire=wire)
+    worker = Worker(crew.app, options, transport=transport)
     running = asyncio.create_task(worker.run())
     jobs = [crew.coroutine.job(n=n) for n in range(20)]
     jobs += [crew.coroutine.with_options(queue="other").job(n=n) for n in range(20)]
@@ -130,7 +130,7 @@ async def test_scripts_forgotten_within_a_pipeline_cost_nothing(
         await running
         await crew.app.aclose()
 
-    assert wire.flushed > 5
+    assert transport.flushed > 5
     assert len(witness.lines("coroutine")) == len(jobs)
 
 
@@ -139,16 +139,16 @@ async def test_a_wait_for_tokens_that_is_given_up_is_no_answer(
 ) -> None:
     """It was taken for "no token", and the reply that came after all for that to the connection's next command."""
     server = start_redis()
-    wire = AsyncPoolWire(server.url)
-    await wire.exchange([["PING"]])
+    transport = AsyncPoolTransport(server.url)
+    await transport.exchange([["PING"]])
     server.freeze()
     try:
         with pytest.raises(Lost):
-            await wire.block(["BLPOP", "nothing", 0.1], 0.1)
+            await transport.block(["BLPOP", "nothing", 0.1], 0.1)
     finally:
         server.thaw()
-    replies = [await wire.exchange([["ECHO", str(n)]]) for n in range(3)]
-    await wire.close()
+    replies = [await transport.exchange([["ECHO", str(n)]]) for n in range(3)]
+    await transport.close()
 
     assert replies == [["0"], ["1"], ["2"]]
 
@@ -160,7 +160,7 @@ async def test_an_unexpected_error_does_not_end_the_worker(
     crew.app.connect_to(valkey_url)
     broken: list[str] = []
 
-    class Wire(AsyncPoolWire):
+    class Transport(AsyncPoolTransport):
         async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
             if len(broken) < 2 and commands[0][0] == "FCALL" and witness.lines():
                 broken.append(str(commands[0]))
@@ -168,7 +168,7 @@ async def test_an_unexpected_error_does_not_end_the_worker(
             return await super().exchange(commands, *how)
 
     options = WorkerOptions(queues=("crew",), concurrency=1, grace=1.0)
-    worker = Worker(crew.app, options, wire=Wire(valkey_url))
+    worker = Worker(crew.app, options, transport=Transport(valkey_url))
     running = asyncio.create_task(worker.run())
     client = crew.app.client
     try:
@@ -193,15 +193,15 @@ def test_a_reset_in_the_middle_of_a_greeting_is_an_outage(redis_server: RedisSer
         there.set("where", "three")
 
     async def hammer() -> set[str]:
-        wire = AsyncPoolWire(url)
+        transport = AsyncPoolTransport(url)
         began = time.monotonic()
         found: set[str] = set()
         # For three seconds, and longer where the resets let no exchange pass in that time.
         while (took := time.monotonic() - began) < 3 or (not found and took < 60):
-            (reply,) = await wire.exchange([["GET", "where"]])
+            (reply,) = await transport.exchange([["GET", "where"]])
             if not isinstance(reply, Lost | Unsent):
                 found.add(str(reply))
-        await wire.close()
+        await transport.close()
         return found
 
     stop = threading.Event()

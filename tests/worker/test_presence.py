@@ -13,7 +13,7 @@ from rq_core.connections.client import Client
 from rq_core.doctor import examine
 from rq_core.model.keys import queue_keys
 from rq_core.protocol.reads import worker_registry
-from rq_core.protocol.reads.overview import QueueOverview
+from rq_core.protocol.reads.queue_load import QueueOverview
 from rq_core.protocol.reads.worker_registry import Presence
 from rq_core.worker.liveness import presence as attendance
 from rq_core.worker.liveness.presence import Attendance, code_digest

@@ -88,7 +88,7 @@ def test_a_changed_file_restarts_the_worker_and_what_ran_is_given_back(
     assert process.wait(20) == 0
 
 
-def test_broken_code_is_told_and_the_next_change_mends_it(
+def test_broken_code_is_reported_and_the_next_change_mends_it(
     project: Project, process: Child, app: App
 ) -> None:
     app.enqueue("reloaded", "note")

@@ -14,7 +14,7 @@ import pytest
 from rq_core import App
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.transport import AsyncPoolWire, PoolWire
+from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
 from rq_core.errors import ServerUnavailable, ServerUnsuitable
 from rq_core.model.events import decode
 from rq_core.protocol.engine.plan import Patience, ReplyError
@@ -187,16 +187,16 @@ def test_a_primary_that_was_cut_off_accepts_nothing_that_would_be_lost(
 async def test_a_demoted_server_is_asked_on_new_connections_only(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """It lives, and answers READONLY on the connections that are there: a wire that kept them would get that for ever,
-    though Sentinel, or a name that points to the primary, has another answer by now."""
+    """It lives, and answers READONLY on the connections that are there: a transport that kept them would get that for
+    ever, though Sentinel, or a name that points to the primary, has another answer by now."""
     server = start_redis()
-    for wire in (PoolWire(server.url), AsyncPoolWire(server.url)):
+    for transport in (PoolTransport(server.url), AsyncPoolTransport(server.url)):
 
-        async def exchange(*command: str, wire: Any = wire) -> Any:
+        async def exchange(*command: str, transport: Any = transport) -> Any:
             (reply,) = (
-                await wire.exchange([command])
-                if isinstance(wire, AsyncPoolWire)
-                else wire.exchange([command])
+                await transport.exchange([command])
+                if isinstance(transport, AsyncPoolTransport)
+                else transport.exchange([command])
             )
             return reply
 
@@ -208,7 +208,7 @@ async def test_a_demoted_server_is_asked_on_new_connections_only(
         assert str(refusal).startswith("READONLY")
         assert await exchange("CLIENT", "ID") != before
         await exchange("REPLICAOF", "NO", "ONE")
-        closing = wire.close()
+        closing = transport.close()
         if closing is not None:
             await closing
 
@@ -262,8 +262,8 @@ def test_servers_and_sentinels_have_passwords(tmp_path: Path, place: int) -> Non
 
 async def test_a_service_that_no_sentinel_knows_is_named(group: SentinelGroup) -> None:
     url = group.url.replace(f"/{SERVICE}", "/typo")
-    for wire in (PoolWire(url), AsyncPoolWire(url)):
-        exchanged = wire.exchange([["PING"]])
+    for transport in (PoolTransport(url), AsyncPoolTransport(url)):
+        exchanged = transport.exchange([["PING"]])
         (reply,) = await exchanged if asyncio.iscoroutine(exchanged) else exchanged
         assert "knows no service typo" in str(reply)
 

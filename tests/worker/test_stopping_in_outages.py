@@ -15,8 +15,8 @@ from rq_core.protocol.calls import claims
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.servers import RedisServer
+from tests.kit.transports import Counted
 from tests.kit.wait import wait_until, wait_until_async
-from tests.kit.wires import Counted
 from tests.worker.conftest import begin, event_types, one_engine
 
 
@@ -43,8 +43,8 @@ async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
 ) -> None:
     """Its claim was waiting for the server, and was sent once that was there: for jobs to be given back."""
     server = start_redis(appendonly="yes", appendfsync="always")
-    wire = Counted(server.url)
-    worker, running = begin(server.url, wire=wire, grace=20.0)
+    transport = Counted(server.url)
+    worker, running = begin(server.url, transport=transport, grace=20.0)
     client = crew.app.client
     try:
         handle = await crew.sleeping.enqueue_async(2.0)
@@ -52,8 +52,8 @@ async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
         waiting = await crew.coroutine.with_options(delay=1.0).enqueue_async()
         due = client.run(client.calls.delivery.handshake("crew")).now_ms + 1_000
         server.kill()
-        sent = wire.sent
-        await wait_until_async(lambda: wire.sent > sent, "a claim waits for the server")
+        sent = transport.sent
+        await wait_until_async(lambda: transport.sent > sent, "a claim waits for the server")
         worker.stop()
         await wait_until_async(lambda: time.time() * 1000 > due, "it is due")
         server.start()
@@ -75,13 +75,13 @@ async def test_the_grace_is_not_given_twice_where_the_server_is_away(
 ) -> None:
     """A claim without an answer had the grace first, then the jobs: whoever waits for the worker kills it then."""
     server = start_redis()
-    wire = Counted(server.url)
-    worker, running = begin(server.url, wire=wire, grace=3.0)
+    transport = Counted(server.url)
+    worker, running = begin(server.url, transport=transport, grace=3.0)
     await crew.tidying.enqueue_async(0.0)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
     server.kill()
-    sent = wire.sent
-    await wait_until_async(lambda: wire.sent > sent, "a claim waits for the server")
+    sent = transport.sent
+    await wait_until_async(lambda: transport.sent > sent, "a claim waits for the server")
 
     began = time.monotonic()
     worker.stop()
@@ -103,7 +103,7 @@ async def test_a_worker_that_is_stopped_while_it_looks_for_its_server_ends_in_or
     worker = Worker(crew.app, WorkerOptions(queues=("crew",)))
     running = asyncio.create_task(worker.run())
     try:
-        await wait_until_async(lambda: worker._client._wire._pool.busy, "it asks")
+        await wait_until_async(lambda: worker._client._transport._pool.busy, "it asks")
         worker.stop()
         async with asyncio.timeout(2):
             assert await running is True

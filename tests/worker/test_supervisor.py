@@ -176,7 +176,7 @@ def test_a_worker_that_was_stopped_is_not_helped(
 
 
 @pytest.mark.slow
-def test_workers_are_replaced_after_so_many_jobs_and_nothing_is_given_back(
+def test_workers_are_replaced_after_max_jobs_and_no_job_is_given_back(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     jobs = [crew.sleeping.job(0.1) for _ in range(30)]

@@ -5,7 +5,7 @@ and its answer: a greater number is a new call, an equal one is answered again, 
 (The client table of viewstamped replication; Kafka's idempotent producer and RIFL are the same idea.)
 
 In `slots`, SLOT is the number, until when the slot is remembered, and `+` if there is more to the answer than `ok`; that
-stands in SLOT|a, which only a repetition reads: a claim of a hundred jobs has a long answer.
+is in SLOT|a, which only a repetition reads: a claim of a hundred jobs has a long answer.
 
 Keys: slots expiring
 Meta: layout epoch replid
@@ -19,7 +19,7 @@ local RENEW_MS = SLOT_LIFE_MS - SLOT_LIFE_MS / 6   -- a slot is remembered for s
 local now             -- Unix time of the call in ms
 local now_text        -- the same as text
 local slot_deadline   -- until when the slot is remembered
-local moves_deadline  -- whether it is to be remembered for longer
+local moves_deadline  -- whether the slot must be remembered for longer
 
 local function reset()
   now, now_text, slot_deadline, moves_deadline = nil, nil, '0', true

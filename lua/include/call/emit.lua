@@ -54,7 +54,7 @@ local function append(event, at, actor, name, body, happened, cause)
 end
 
 --- Append what happened to some jobs: `records` holds one JSON array per job, and is used up. Returns the entry's id, or
---- nil if there are none. Numbers in JSON are written by Lua's own %.14g: exact for milliseconds and counters.
+--- nil without any. Numbers in JSON are written by Lua's own %.14g: exact for milliseconds and counters.
 local function emit(event, at, actor, records, cause)
   local size = records and #records or 0
   if size == 0 then

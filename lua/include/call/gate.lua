@@ -1,4 +1,4 @@
---[[ gate: when a queue gives out nothing, however much it has: while it is paused, or while its audit trail is at
+--[[ gate: when a queue gives out nothing, however much it has: while it is paused, or while its audit log is at
 twice its bound. A call that opens the gate wakes a worker, since what waits behind it was enqueued long ago.
 
 Meta: paused audit

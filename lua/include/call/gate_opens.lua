@@ -9,7 +9,7 @@ local function reset()
   was_shut = false
 end
 
---- Note how the gate stands before the call changes anything.
+--- Note whether the gate is open before the call changes anything.
 local function note_gate()
   was_shut = gate_is_shut()
   read_wake()

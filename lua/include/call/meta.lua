@@ -50,7 +50,7 @@ local function recall_facts(at)
   if notes.has_later then
     notes.has_later = false
     for i = 1, #LATER do
-      -- Lua takes room in a table for a name that gets nil, too, and counts the whole table anew when it has none.
+      -- Lua takes room in a table for a name that gets nil, too, and counts the whole table again when it is full.
       if facts[LATER[i]] ~= nil then
         facts[LATER[i]] = nil
       end

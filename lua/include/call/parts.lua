@@ -1,4 +1,4 @@
---[[ parts: work that some calls have besides their own, one file for each: what ends with a job, names that are yielded, jobs that leave
+--[[ parts: work that calls do in addition to their own, one file for each: what ends with a job, names that are yielded, jobs that leave
 their places. A part notes what it is going to do in lists, which most calls do without, and has those of these steps that it needs:
 
     decide(id, value, job, outcome, fence)
@@ -10,7 +10,7 @@ their places. A part notes what it is going to do in lists, which most calls do 
     append(actor)                     appends events, before those of the jobs for whose sake the part did this
     write()                           writes, before the script does
 
-A part is a file whose name stands under Parts, in the order in which they run. One with a Fact ends with a job: each script that ends
+A part is a file whose name is listed under Parts, in the order in which they run. One with a Fact ends with a job: each script that ends
 jobs includes it, and calls `decide_parts(id, job, line, outcome, fence)` with the job's record or its line; the part decides in queues
 that have the fact. The loader writes `decide_parts` out for each script, since a loop over the parts costs a job 2,700 instructions.
 Parts without a Fact come with the files that use them. A script runs the three steps behind `decide`; a check refuses a script that
@@ -18,7 +18,7 @@ leaves out a step of one of its parts.
 
 A file names its lists under Lists, and has them in a table `lists` of its own; no other file reads them.
 
-Parts: overdue yielding expiry ended names retaking naming deadline remembered withdrawal dying
+Parts: id_overdue name_overdue expiry removal names name_requeue name_requests deadline results unqueue death
 Kept: filled
 ]]
 

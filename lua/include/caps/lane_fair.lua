@@ -4,7 +4,7 @@
 Keys: caps fair
 Meta: fair
 Later: fair_clock fair_top
-Uses: meta(facts fact set_fact) batch(call_many) lane_names(base_of shape_of) lane_standing(reorder)
+Uses: meta(facts fact set_fact) batch(call_many) lane_names(base_of shape_of) lane_states(reorder)
 ]]
 
 local FAIR_STEP = 10000 -- virtual time that one job of weight 1 takes

@@ -2,7 +2,7 @@
 leave in this call.
 
 Keys: waiting
-Uses: digits(digits) lane_names(base_of order_at member_of) lane_standing(reorder) lane_opening(find_place reevaluate)
+Uses: digits(digits) lane_names(base_of order_at member_of) lane_states(reorder) lane_opening(find_place reevaluate)
     lane_fair(is_fair order_of) wake(wake_needed)
 ]]
 
@@ -10,7 +10,7 @@ local FIRST_STEP = 2    -- members in the first page of a lane: its head, and th
 local FIRST_TEXT = '2'
 
 local leaving = {}      -- members of `waiting` that leave
-local left_early        -- those of them that no page may give any longer; nil if there are none
+local left_early        -- those of them that no page may give any longer; nil without any
 
 local function reset()
   left_early = nil
@@ -70,7 +70,7 @@ local function read_page(lane)
   return lane.members
 end
 
---- The first member of a lane; nil if there is none.
+--- The first member of a lane, or nil.
 local function peek(lane)
   local members = lane.members
   if not members then
@@ -108,7 +108,7 @@ local function has_gaps()
   return left_early ~= nil
 end
 
---- Take a member out of its lane, wherever it stands in it, and give the lane the order of its new head, or no place if it is
+--- Take a member out of its lane, wherever it is in it, and give the lane the order of its new head, or no place if it is
 --- empty. Without a member, because the caller has taken the first ones out itself, only the latter.
 local function remove(lane, member)
   local members, added = lane.members, lane.added

@@ -1,7 +1,7 @@
---[[ lane_names: what the name of a lane says, and what stands in it where.
+--[[ lane_names: what the name of a lane says, and how its members are written.
 
 A lane's name is its priority and its scopes (`2+task=send+tenant=acme`); a member of `waiting` is the lane's name, a place
-in line and an id. A lane's ORDER is its priority and the place in line of its head, of which it takes the first digit;
+in line and an id. A lane's ORDER is its priority, then the place in line of its head without its first digit;
 RANK is how far the orders of one priority are from the next one's.
 
 Kept: LANE_SHAPES
@@ -55,12 +55,12 @@ local function order_at(name, head)
   return head:sub(1, 1) .. head:sub(#name + PLACE_FROM + 1, #name + PLACE_UPTO)
 end
 
---- Where a job with a place in line stands in its lane.
+--- The member of `waiting` of a job with this place in line.
 local function member_of(lane, seq, id)
   return lane.name .. '|' .. padded(seq) .. '|' .. id
 end
 
---- Whose member of this lane it is: behind its name and the place in line.
+--- The id of a member's job: the text behind the lane's name and the place in line.
 local function id_of(name, member)
   return member:sub(#name + PLACE_BEHIND)
 end

@@ -6,13 +6,13 @@ To re-evaluate a scope is to open the first lane that is blocked on it, if it ha
 (b) its limit changes or its rate resumes (`reevaluate_family`, and `reevaluate` by the caller),
 (c) an open lane that contains it moves on (`moved_on`): the lane is empty now, or blocked on another scope, or its next job
     comes later than that of a blocked lane.
-So if a lane is blocked on a scope that has room, some open lane contains this scope, and will move on. No lane tells another
-that it may come, so no such message can be lost.
+So if a lane is blocked on a scope that has room, some open lane contains this scope, and will move on. No lane sends
+another a message that it may come, so no such message can be lost.
 
 Keys: blocked
 Uses: digits(digits) place(PLACE_FROM PLACE_UPTO PLACE_BEHIND)
     scopes(scope_of has_room await_no_more count_out_later unhold_all) lane_names(LANE_SHAPES shape_of)
-    lane_standing(known_lanes first_blocked_here meet_lane block open_lane)
+    lane_states(known_lanes first_blocked_here meet_lane block open_lane)
 ]]
 
 local FAMILY_MAX = 100   -- scopes of a family that one call re-evaluates; claims go on with the rest
@@ -42,7 +42,7 @@ local function may_be_blocked()
   return any_blocked
 end
 
---- Find the first lane that is blocked on a scope, and meet it; nil if there is none.
+--- Find the first lane that is blocked on a scope, and meet it; nil without one.
 local function meet_first_blocked(on)
   if not may_be_blocked() then
     return nil
@@ -119,7 +119,7 @@ local function moved_on(lane, refused_by)
   end
 end
 
---- Open a lane that stands nowhere, or block it. A call opens no more lanes of a scope than the scope has room for. Lanes
+--- Open a lane that is neither open nor blocked, or block it. A call opens no more lanes of a scope than the scope has room for. Lanes
 --- beyond that are blocked on it at once: those that were opened contain the scope, and so (c) opens the others. But a lane
 --- that comes before one of those is opened all the same: blocked, it would wait for that one to be served, and thus for
 --- everything that comes between.

@@ -2,7 +2,7 @@
 
 Keys: waiting lanes open blocked
 Unread: waiting open blocked lanes
-Uses: batch(call_many set_many) place(padded) scopes(check_scopes write_scopes holders_change) lane_standing(lane_list)
+Uses: batch(call_many set_many) place(padded) scopes(check_scopes write_scopes holders_change) lane_states(lane_list)
     lane_members(leaving) lane_fair(write_fair)
 ]]
 

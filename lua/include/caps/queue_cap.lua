@@ -10,8 +10,8 @@ local function queue_cap()
   return stored and tonumber(stored:match('^%d+')) or nil
 end
 
---- So many claims end. A worker is woken if the queue was at its cap and is no longer, since what waits was enqueued long
---- ago.
+--- Wake a worker if the queue was at its cap before `ended` claims ended: the jobs that wait were enqueued long ago, so no
+--- other call wakes one.
 local function wake_if_below_cap(ended)
   local held, cap = redis.call('ZCARD', leases), queue_cap()
   if cap ~= nil and held >= cap and held - ended < cap then

@@ -57,7 +57,7 @@ local function limit_shape(stored)
   return remember(LIMIT_SHAPES, stored, shape, MEMO_MAX)
 end
 
---- The stored limit of a scope or a family, nil if there is none.
+--- The stored limit of a scope or a family, or nil.
 local function limit_of(name, family)
   local own = facts.caps_by_key and name ~= family and
     (limits[name] or redis.call('HGET', caps, name))

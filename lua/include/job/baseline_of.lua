@@ -1,4 +1,4 @@
---[[ baseline_of: saying in the log how jobs stand, whatever was logged of them before.
+--[[ baseline_of: writes what the `baseline` event says of a job: its state now, whatever was logged before.
 
 Uses: state(count) emit(quoted)
 ]]
@@ -7,7 +7,7 @@ local function number_or_null(value)
   return value and string.format('%.0f', value) or 'null'
 end
 
---- The baseline of one job; `job` is nil if Redis does not have it.
+--- Return the baseline of one job, as JSON. `job` is its record; nil if Redis does not have the job.
 local function baseline_of(id, job)
   if not job then
     return '["' .. id .. '",null]'

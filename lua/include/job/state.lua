@@ -1,15 +1,15 @@
---[[ state: a state line as the record of a job, and back.
+--[[ state: reads a state line into the record of a job, and writes it.
 
 A line is the state, then name=value fields in a fixed order; fields at the layout's default are left out. Which job has one:
-include/job/standing.
+include/job/stored_lines.
 
-For speed, some files know the form of a line without its record: enqueue and claim/taken write the lines of new and of
-claimed jobs; include/job/fences looks for a fence, claim/lines and claim/unscoped match the line of a job that was never
+For speed, some files know the form of a line without its record: enqueue and claim/claimed_jobs write the lines of new and of
+claimed jobs; include/ends/fences looks for a fence, claim/fresh_lines and claim/plain_jobs match the line of a job that was never
 claimed, cap looks for a task. They change together with this file.
 ]]
 
 --- The fields of a line by name, `state` among them; nil for no line. One that is longer than scripts write is not taken apart: its
---- state is none that a job has, so no call moves the job.
+--- state is unknown then, so no call moves the job.
 local function read_line(line)
   if not line then
     return nil
@@ -25,9 +25,9 @@ local function read_line(line)
   return job
 end
 
---- What stands behind a mark in a line, up to the next space; nil if the mark is not there. A pattern that begins with the mark would
---- be tried at each byte of the line.
-local function told_in(line, mark)
+--- Return the value of a field in a line, up to the next space; nil if the line does not have it. `mark` is ` name=`.
+--- A pattern that begins with the mark would be tried at each byte of the line.
+local function field_in(line, mark)
   local _, at = line:find(mark, 1, true)
   return at and line:match('^%S+', at + 1)
 end
@@ -44,7 +44,7 @@ local function write_line(job)
   return table.concat(parts, ' ')
 end
 
---- The lane of a job, from its line; nil if it has none.
+--- Return the lane in a line; nil if it names none.
 local function lane_in(line)
   local _, at = line:find(' lane=', 1, true)
   if not at then

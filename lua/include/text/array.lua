@@ -1,6 +1,6 @@
 --[[ array: JSON arrays, as events have them. ]]
 
---- How an array goes on behind its first fields, and ends. `fields` are JSON, up to `size` of them, and null where there is none; there are
+--- How an array goes on behind its first fields, and ends. `fields` are JSON, up to `size` of them, and null for a missing one; there are
 --- no nulls at the end.
 local function rest_of_array(fields, size)
   while size > 0 and not fields[size] do

@@ -51,7 +51,7 @@ local function set_many(key, values)
   end
 end
 
---- The hash fields `names`, in order; false where there is none.
+--- The hash fields `names`, in order; false for a missing one.
 local function read_many(key, names)
   local size = #names
   if size == 1 then

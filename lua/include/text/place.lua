@@ -3,7 +3,7 @@
 local PLACE_WIDTH = 16   -- digits of a place in line, or of an order
 
 -- Members of `waiting` (`LANE|PLACE|ID`) and of `blocked` (`SCOPE|ORDER|LANE`) have one between two bars. Where it begins and
--- ends there, and where the rest begins, is counted from the end of what stands before it.
+-- ends there, and where the rest begins, is counted from the end of the text before it.
 local PLACE_FROM = 2
 local PLACE_UPTO = PLACE_FROM + PLACE_WIDTH - 1
 local PLACE_BEHIND = PLACE_UPTO + 2

@@ -1,4 +1,4 @@
-"""What a handler gets, what surrounds it, and what follows its error.
+"""The context of a handler, what surrounds it, and what follows its error.
 
 - ``context``, ``log_context``: the running job, for its handler; the job's id in log records.
 - ``depends``, ``handler_setup``, ``process_scope``: dependencies; entering and leaving them and the app's ``around``

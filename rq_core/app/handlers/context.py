@@ -1,4 +1,4 @@
-"""The job that is running here: what its handler may know of it, and when it should stop."""
+"""The job that is running here: its facts for the handler, and the signal to stop."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class JobContext:
                     self._stop = threading.Event()
         if self._over is not None:
             seconds = min(seconds, max(0.0, self._over - time.monotonic()) + 0.001)
-        # Looked at after the event is there: who tells, tells first and looks for an event then.
+        # Read after the event exists: ``tell`` sets the signal first, and looks for an event then.
         return self._signal is not None or self._stop.wait(seconds) or self.cancelled
 
     def limit(self, timeout: float, over: float) -> None:
@@ -123,7 +123,7 @@ class JobContext:
         self._timeout, self._over = timeout, over
 
     def _why(self) -> HandlerSignal | None:
-        """Why to stop. The clock is asked, too: a worker whose event loop is blocked tells of no timeout."""
+        """Return why to stop, or None. The clock counts, too: a worker with a blocked event loop signals no timeout."""
         if self._signal is None and self._over is not None and time.monotonic() >= self._over:
             self.tell(HandlerTimeout(seconds=self._timeout))
         return self._signal
@@ -151,7 +151,7 @@ def current_job() -> JobContext:
 
 
 def job_here(variables: Context | None = None) -> JobContext | None:
-    """The job that is running in these context variables, or in the present ones; None if none is."""
+    """Return the job that is running in these context variables, by default the present ones; None without a job."""
     return _current.get() if variables is None else variables.get(_current)
 
 

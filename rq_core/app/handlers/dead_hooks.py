@@ -1,4 +1,4 @@
-"""Hooks of jobs that died: ``@app.task(on_dead=…)``. :mod:`rq_core.worker.dead_hooks` tells them."""
+"""Hooks of jobs that died: ``@app.task(on_dead=…)``. :mod:`rq_core.worker.dead_hooks` calls them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rq_core.model.job import read_spec
 
 @dataclass(frozen=True)
 class DeadJob:
-    """What a hook is told of a job that died."""
+    """A job that died, as its hook gets it."""
 
     id: str
     queue: str
     task: str
     arguments: dict[str, Any]
-    """As JSON has them; empty if they cannot be read."""
+    """The arguments as JSON has them; empty if they cannot be read."""
     reason: str
     """A :class:`rq_core.model.table.reasons.Reason`, or a word of another client."""
     claims: int
@@ -29,7 +29,7 @@ class DeadJob:
     died_at_ms: int
     """Unix milliseconds."""
     event: str
-    """The same each time that this death is told, and of no other."""
+    """An id of this death: the same in each call for it, and in no call for another."""
 
 
 Hook = Callable[..., Any]
@@ -37,12 +37,12 @@ Hook = Callable[..., Any]
 
 
 def hook_name(task: str) -> str:
-    """The name of the task that runs a task's hook."""
+    """Return the name of the task that runs a task's hook."""
     return f"{task}:on_dead"
 
 
 def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
-    """The function of that task. It has the hook's dependencies. Raises InvalidTask."""
+    """Return the function of the task that runs the hook. It has the hook's dependencies. Raises InvalidTask."""
     told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):
 
@@ -69,6 +69,6 @@ def arguments_of(spec: str) -> dict[str, Any]:
     try:
         arguments: object = json.loads(read_spec(spec).args_json)
     except ValueError:
-        # Another program wrote it. Its hook is called anyway, and so must be those of the jobs behind it.
+        # Another program wrote it. Its hook is called anyway, and later jobs' hooks must be called, too.
         return {}
     return arguments if isinstance(arguments, dict) else {}

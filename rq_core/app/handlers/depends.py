@@ -1,4 +1,4 @@
-"""``Depends``: what a handler is given beside the arguments of its job.
+"""``Depends``: values that a handler gets beside the arguments of its job.
 
     async def session() -> AsyncIterator[Session]:
         async with make_session() as session:
@@ -33,7 +33,7 @@ Provider = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """What ``Depends`` makes."""
+    """A provider and its scope, made by ``Depends``."""
 
     provider: Provider
     scope: DependencyScope
@@ -44,7 +44,7 @@ class Dependency:
 
 
 class _Injected:
-    """The default of a parameter whose annotation has a Depends: it tells type checkers that callers leave it out."""
+    """The default of a parameter whose annotation has a Depends: for type checkers, callers may leave it out."""
 
     def __repr__(self) -> str:
         return "injected"
@@ -103,14 +103,14 @@ class Step:
         return f"<dependency {name_of(self.provider)}>"
 
 
-def steps_of(
+def planned_steps(
     owner: str,
     dependencies: Mapping[str, Dependency],
     *,
     is_async: bool,
     overrides: Mapping[Provider, Provider] | None = None,
 ) -> dict[str, Step]:
-    """Return what gives a task's parameters their values. ``owner`` is the task. Raises InvalidTask."""
+    """Return the steps that give a task's parameters their values. ``owner`` is the task. Raises InvalidTask."""
     planner = _Planner(owner, is_async, overrides or {})
     return {name: planner.step(dependency, ()) for name, dependency in dependencies.items()}
 
@@ -260,7 +260,7 @@ class _AnyUse(type):
 
 
 class _Unknown(metaclass=_AnyUse):
-    """Stands for a name that is not defined where an annotation is read: imported under TYPE_CHECKING, or below."""
+    """A stand-in for a name that is undefined where an annotation is read: imported under TYPE_CHECKING, or below."""
 
 
 class _Names(dict[str, Any]):
@@ -281,7 +281,7 @@ class _Names(dict[str, Any]):
 
 
 def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
-    """What an annotation that is text means, as far as it can be told now; None if it cannot."""
+    """Return the value of an annotation that is text; None if it cannot be evaluated yet."""
     names = _Names(getattr(_function_of(function), "__globals__", {}), unknown)
     try:
         return eval(text, {}, names)  # noqa: S307 - the program's own annotation
@@ -290,7 +290,7 @@ def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
 
 
 def _function_of(provider: Any) -> Any:
-    """The function in which a provider's signature is written."""
+    """Return the function that has a provider's signature."""
     provider = _called(provider)
     if isinstance(provider, type):
         return getattr(provider, "__init__")  # noqa: B009 - a type checker would warn of subclasses
@@ -300,14 +300,14 @@ def _function_of(provider: Any) -> Any:
 
 
 def _called(provider: Any) -> Any:
-    """What a functools.partial calls."""
+    """Return the function inside of functools.partial objects; anything else as it is."""
     while isinstance(provider, functools.partial):
         provider = provider.func
     return provider
 
 
 def name_of(provider: Any) -> str:
-    """A provider's name, for people."""
+    """Return a provider's name, for people."""
     provider = _called(provider)
     return str(getattr(provider, "__qualname__", None) or repr(provider))
 
@@ -319,7 +319,7 @@ def makes_managers(provider: Any) -> bool:
 
 
 def is_async(provider: Any) -> bool:
-    """Whether what a provider makes needs an event loop, as far as it can be told without calling it."""
+    """Whether a provider needs an event loop, as far as its type shows without a call."""
     called = _called(provider)
     if isinstance(called, type):
         return hasattr(called, "__aenter__") and not hasattr(called, "__enter__")

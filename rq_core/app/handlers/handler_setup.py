@@ -1,4 +1,4 @@
-"""What an app puts around its handlers: its arounds, the tasks' dependencies, and what tests put in place of these."""
+"""The surroundings of an app's handlers: its arounds, the tasks' dependencies, and their overrides in tests."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from rq_core.app.handlers.depends import (
     is_async,
     makes_managers,
     name_of,
-    steps_of,
+    planned_steps,
 )
 from rq_core.errors import InvalidOption, InvalidTask, UsageError
 
-# Runs a handler inside what it needs: the app's arounds, outermost, and the task's dependencies.
+# A handler runs inside of the app's arounds, outermost, and the task's dependencies.
 #
-# What was entered is left in the reverse order, whatever the handler raises, and before its end is reported. What
-# leaves sees the handler's error, and may raise another one in its place; it cannot hide one.
+# They are left in the reverse order, whatever the handler raises, and before its end is reported. Each sees the
+# handler's error while it is left, and may raise another one in its place; it cannot hide one.
 #
 # There is one way for both kinds of handlers, a coroutine. Around a ``def`` handler nothing is awaited, so its thread
 # steps it once, and it has ended (:func:`now`).
 
 
 def _makes_manager(function: Any) -> bool:
-    """Whether calling it gives a context manager, or the generator of one, as far as can be told without that."""
+    """Whether a call gives a context manager, or the generator of one, as far as its type shows without a call."""
     if not inspect.isroutine(inspect.unwrap(function)):
         # A class, an object that is called, or a partial of either.
         return makes_managers(function) or not isinstance(function, type)
@@ -41,7 +41,7 @@ def _makes_manager(function: Any) -> bool:
 
 
 class Around:
-    """A context manager around every handler of an app, which sees what the handler raises.
+    """A context manager around every handler of an app, which sees the error of the handler.
 
         @app.around
         @contextmanager
@@ -80,7 +80,7 @@ class Around:
             )
 
     def check(self, task: str, *, is_async: bool) -> None:
-        """Raises InvalidTask for a task that it cannot be put around."""
+        """Raise InvalidTask for a task that cannot have it."""
         if self.is_async and not is_async:
             raise InvalidTask(
                 task=task,
@@ -95,14 +95,14 @@ _ASYNC: Final = "it is async, and a `def` handler needs it"
 
 
 class ProcessValues(Protocol):
-    """What lives as long as the process (:mod:`rq_core.app.handlers.process_scope`)."""
+    """The dependencies that live as long as the process (:mod:`rq_core.app.handlers.process_scope`)."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
-        """The value of a provider; without ``awaits`` the caller is a thread, which waits by itself."""
+        """Return the value of a provider; without ``awaits`` the caller is a thread, which waits by itself."""
 
 
 class Entered:
-    """What has been entered on a stack; a provider that several need is called once.
+    """The context managers and values that one handler's stack has; a provider that several need is called once.
 
     With ``awaits`` this is a coroutine of an event loop, else one that must not wait.
     """
@@ -110,14 +110,14 @@ class Entered:
     def __init__(
         self, stack: AsyncExitStack, resources: ProcessValues | None, *, awaits: bool
     ) -> None:
-        """``resources`` has what lives as long as the process; None: here that lives as long as the stack."""
+        """``resources`` has the dependencies of the process; None: they live as long as the stack."""
         self._stack = stack
         self._resources = resources
         self._awaits = awaits
         self._values: dict[Step, Any] = {}
 
     async def value(self, step: Step) -> Any:
-        """What a dependency gives."""
+        """Return the value of a dependency; its provider is called at first use."""
         if step not in self._values:
             if step.scope == "process" and self._resources is not None:
                 self._values[step] = await self._resources.value(step, awaits=self._awaits)
@@ -141,7 +141,7 @@ class Entered:
         owned: bool,
         args: Sequence[Any] = (),
     ) -> Any:
-        """Call a provider and enter what it makes. Returns the value that is to be handed over.
+        """Call a provider and enter what it makes. Returns the value to hand over.
 
         ``owned``: a context manager that it returns is entered; otherwise other code may own it.
         """
@@ -150,7 +150,7 @@ class Entered:
             if inspect.iscoroutine(made):
                 made = await self._awaited(made)
             made = _of_generator(made)
-            # Those that contextmanager and asynccontextmanager make are of these classes.
+            # Context managers of contextmanager and asynccontextmanager are of these classes.
             entered = owned or isinstance(made, ContextDecorator | AsyncContextDecorator)
             return await self._enter(made, what) if entered else made
         except BaseException as error:
@@ -179,7 +179,7 @@ class Entered:
 
 
 def _of_generator(made: Any) -> Any:
-    """The context manager that a generator is; anything else as it is."""
+    """Return a generator as a context manager; anything else as it is."""
     if isinstance(made, GeneratorType):
         return contextlib.contextmanager(lambda: made)()
     if isinstance(made, AsyncGeneratorType):
@@ -226,7 +226,7 @@ def _note(raised: BaseException, error: BaseException | None, what: str) -> None
         raised.add_note(f"(raised while leaving the {what})")
 
 
-async def run(
+async def call_surrounded(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -271,7 +271,7 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class TaskFunction(Protocol):
-    """What matters here of a task."""
+    """The members of a task that this module uses."""
 
     @property
     def name(self) -> str: ...
@@ -284,38 +284,38 @@ class TaskFunction(Protocol):
 
 
 class Surroundings:
-    """What an app puts around its handlers."""
+    """The arounds of an app, and the overrides of its dependencies."""
 
     def __init__(self) -> None:
         self.arounds: list[Around] = []
-        """The outermost first."""
+        """The arounds, the outermost first."""
         self._overrides: dict[Provider, Provider] = {}
         self._blocks: list[tuple[Provider, Provider]] = []
-        """The overrides that are in force, the last one last."""
+        """The overrides in force, the newest last."""
 
     def add(self, function: Callable[[JobContext], Any], tasks: Iterable[TaskFunction]) -> None:
-        """Put a context manager around every handler. Raises InvalidOption, or InvalidTask for one that it cannot."""
+        """Put a context manager around every handler. Raises InvalidOption, or InvalidTask if a task cannot have it."""
         around = Around(function)
         for task in tasks:
             around.check(task.name, is_async=task.is_async)
         self.arounds.append(around)
 
     def check(self, task: str, *, is_async: bool) -> None:
-        """Raises InvalidTask for a task that an around cannot be put around."""
+        """Raise InvalidTask for a task that cannot have all arounds."""
         for around in self.arounds:
             around.check(task, is_async=is_async)
 
     def steps_of(self, task: TaskFunction) -> Mapping[str, Step]:
-        """What gives a task's parameters their values now."""
+        """Return the steps that give a task's parameters their values now."""
         return self._overridden(task, self._overrides) if self._overrides else task.steps
 
     def wrap(
         self, task: TaskFunction, job: JobContext, resources: ProcessValues
     ) -> Callable[..., Any]:
-        """Return the function to call in place of a task's own, with the same arguments: what it does is that,
-        inside the arounds and with its dependencies."""
+        """Return the function to call in place of a task's own, with the same arguments. It calls the task's function
+        inside of the arounds, with its dependencies."""
         running = functools.partial(
-            run,
+            call_surrounded,
             task.function,
             (),
             is_async=task.is_async,
@@ -332,7 +332,7 @@ class Surroundings:
         """Call a task's function here, as its caller does; a dependency that is given is not made."""
         given = inspect.signature(task.function).bind_partial(*args, **kwargs).arguments
         steps = {name: step for name, step in self.steps_of(task).items() if name not in given}
-        called = run(task.function, args, kwargs, is_async=task.is_async, steps=steps)
+        called = call_surrounded(task.function, args, kwargs, is_async=task.is_async, steps=steps)
         return called if task.is_async else now(called)
 
     @contextmanager
@@ -365,4 +365,4 @@ class Surroundings:
         self, task: TaskFunction, overrides: Mapping[Provider, Provider]
     ) -> Mapping[str, Step]:
         found = dependencies_of(task.name, task.function)
-        return steps_of(task.name, found, is_async=task.is_async, overrides=overrides)
+        return planned_steps(task.name, found, is_async=task.is_async, overrides=overrides)

@@ -16,7 +16,7 @@ from rq_core.app.handlers.context import job_here
 class JobLogFilter(logging.Filter):
     """Gives each record that is made inside a handler ``job``, ``queue``, ``task`` and ``claim``; it drops none.
 
-    What a record says itself of these stays. Add it to log handlers, not to loggers: loggers below do not ask it.
+    Fields that a record has itself stay. Add it to log handlers, not to loggers: loggers below do not ask it.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

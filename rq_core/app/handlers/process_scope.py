@@ -1,4 +1,4 @@
-"""What dependencies with ``scope="process"`` have made in one process: each once, and left when the process ends."""
+"""The values of dependencies with ``scope="process"``: each made once in a process, and left when the process ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rq_core.app.handlers.handler_setup import Entered, now
 log = logging.getLogger(__name__)
 
 LEAVE_WAIT_S: Final = 5.0
-"""How long all of them may take to be left; then the process ends without that."""
+"""Seconds for leaving all of them; then the process ends without that."""
 
 
 class _Kept:
-    """One value: being made, there, or being left."""
+    """One value that is being made, exists, or is being left."""
 
     def __init__(self, step: Step) -> None:
         self.provider = step.provider
@@ -48,7 +48,7 @@ class Resources:
         self._lock = threading.Lock()
         self._kept: dict[Provider, _Kept] = {}
         self._made: list[_Kept] = []
-        """In the order in which they were made: what one needs was made before it."""
+        """The values in the order in which they were made: each after those that it needs."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
         """The value of a provider. Without ``awaits`` this is a thread, which waits by itself."""

@@ -1,4 +1,4 @@
-r"""Keeping secrets out of the log: what a handler's error says passes through the app's redactor.
+r"""Keeping secrets out of the log: the texts of a handler's error pass through the app's redactor.
 
 Arguments are in no log line, and in events and SQL only where a producer asks for that
 (``audit_payload="full"``), as they are. What an exception says is up to the code that
@@ -25,7 +25,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import excerpt, printable, shorten
 
 Redact = Callable[[str], str]
-"""Takes what an exception says, and returns what may be kept of it."""
+"""A function that takes the text of an exception, and returns the text that may be kept."""
 
 TYPE_MAX: Final = 200
 MESSAGE_MAX: Final = 2_000
@@ -37,7 +37,7 @@ _MUST: Final = "must be a function of a text, or its import path, like settings:
 
 
 def redactor_of(said: Redact | str | None) -> Redact | None:
-    """The redactor that an option means. Raises InvalidOption if there is no such function."""
+    """Return the redactor that an option names. Raises InvalidOption if there is no such function."""
     if said is None or callable(said):
         return said
     if not isinstance(said, str):
@@ -54,7 +54,7 @@ def redactor_of(said: Redact | str | None) -> Redact | None:
 
 
 def redacted(redact: Redact | None, text: str) -> str:
-    """What may be kept of ``text``. Never raises: what a broken redactor was given is left out whole."""
+    """Return the part of ``text`` that may be kept. Never raises: a text that breaks the redactor is left out whole."""
     if redact is None:
         return text
     try:
@@ -66,12 +66,12 @@ def redacted(redact: Redact | None, text: str) -> str:
     return kept
 
 
-def describe(
+def describe_error(
     error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
 ) -> str:
-    """An exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped.
+    """Return an exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped.
 
-    Whatever it says has passed through ``redact``, before it is shortened: half a secret is one, too.
+    Its texts pass through ``redact`` before they are shortened: half a secret is a secret, too.
     """
     lines = traceback_of(error) if with_traceback else None
     return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
@@ -80,7 +80,7 @@ def describe(
 def describe_words(
     kind: str, message: str, lines: str | None, *, redact: Redact | None = None
 ) -> str:
-    """The same of an exception that is known by its words only. ``lines`` is its traceback."""
+    """Return the same object for an exception that is known by its texts only. ``lines`` is its traceback."""
     kind = shorten(printable(kind), TYPE_MAX)
     facts = {"type": kind, "message": excerpt(redacted(redact, message), MESSAGE_MAX)}
     if lines is not None:
@@ -89,13 +89,13 @@ def describe_words(
 
 
 def traceback_in(said: str) -> str | None:
-    """Return the traceback of an error as ``describe`` has it; None if there is none."""
+    """Return the traceback in an error's JSON, as ``describe_error`` writes it; None if it has no traceback."""
     lines: str | None = json.loads(said).get("traceback")
     return lines and lines.rstrip("\n")
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says of itself; never raises, whatever its class does when asked."""
+    """Return an exception's own text. Never raises, whatever the ``__str__`` of its class does."""
     try:
         return str(error)
     except BaseException as unsaid:  # noqa: BLE001 - it is the user's code; also SystemExit

@@ -1,4 +1,4 @@
-"""What handlers return, between Python and JSON, by the annotation of the task's function.
+"""Results of handlers, between Python and JSON, by the annotation of the task's function.
 
 A worker dumps the value where the handler ran, and the producer that waits loads it into the annotated type.
 """
@@ -16,14 +16,14 @@ from rq_core.app.fork_safety import preparing
 from rq_core.errors import InvalidTask
 from rq_core.model.lib.cached_property import cached_property
 from rq_core.model.outcome import NOT_JSON, TOO_LARGE
-from rq_core.model.result_encoding import DIGEST, NO_VALUE, VALUE_MAX, pack
+from rq_core.model.result_encoding import DIGEST, NO_VALUE, VALUE_MAX, pack_result
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
 class Returned:
-    """What one task's function returns. pydantic is imported on first use."""
+    """The result type of one task's function. pydantic is imported on first use."""
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         self._task = task
@@ -42,8 +42,8 @@ class Returned:
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, value: Any, kept: str = DIGEST) -> str:
-        """Return a value as JSON behind its digest (:func:`rq_core.model.result_encoding.pack`), or ``!`` and in one
-        word why it cannot be kept: too_large or not_json. ``kept`` is what the log keeps of it: digest or full."""
+        """Return a value as JSON behind its digest (:func:`rq_core.model.result_encoding.pack_result`), or ``!`` and in
+        one word why it cannot be kept: too_large or not_json. ``kept`` is what the log keeps of it: digest or full."""
         if isinstance(value, Iterator):
             # To read it to its end would be work after the handler's end, of any length, on the worker's event loop.
             return f"{NO_VALUE}{NOT_JSON}"
@@ -54,7 +54,11 @@ class Returned:
                 json.loads(found, parse_constant=_refuse)
         except Exception:  # noqa: BLE001 - also what a model's own code raises: its job has done its work
             return f"{NO_VALUE}{NOT_JSON}"
-        return pack(found.decode(), kept) if len(found) <= VALUE_MAX else f"{NO_VALUE}{TOO_LARGE}"
+        return (
+            pack_result(found.decode(), kept)
+            if len(found) <= VALUE_MAX
+            else f"{NO_VALUE}{TOO_LARGE}"
+        )
 
     def load(self, value_json: str) -> Any:
         """Return a value as the annotated type. Raises ValueError for one that it does not fit, and InvalidTask."""

@@ -1,4 +1,4 @@
-"""How long a failed job waits until it is tried again, and whether it is.
+"""Whether a failed job is tried again, and how long it waits for that.
 
 The worker asks the policy of the job's task. ``fail.lua`` counts the failures and may say ``dead`` instead.
 """
@@ -30,11 +30,11 @@ _DOUBLINGS_MAX: Final = 64
 """More would overflow before ``maximum`` could cap them."""
 
 
-class Verdict(NamedTuple):
-    """What should become of a job whose handler raised an error.
+class RetryVerdict(NamedTuple):
+    """The next state of a job whose handler raised an error.
 
-    ``rollback``: it is given back, and no attempt is spent. ``delay`` is in seconds; ``reason`` is one word for the
-    log.
+    ``rollback``: the job is given back, and no attempt is spent. ``delay`` is in seconds; ``reason`` is one word for
+    the log.
     """
 
     outcome: Outcome
@@ -123,25 +123,27 @@ class RetryPolicy:
             return delay / 2 + delay / 2 * random()
         return delay
 
-    def verdict(self, error: BaseException, failures: int, random: Callable[[], float]) -> Verdict:
-        """Say what should become of a job whose handler raised ``error``.
+    def verdict(
+        self, error: BaseException, failures: int, random: Callable[[], float]
+    ) -> RetryVerdict:
+        """Return the next state of a job whose handler raised ``error``.
 
         ``failures`` counts this one. Whether attempts are left is not decided here: fail.lua
         knows the job's own limit. Never raises.
         """
         if isinstance(error, GiveUp):
-            return Verdict("final", 0.0, Reason.GAVE_UP)
+            return RetryVerdict("final", 0.0, Reason.GAVE_UP)
         if isinstance(error, Snooze):
-            return Verdict("rollback", _sane(error, error.after, self.maximum), Reason.SNOOZED)
+            return RetryVerdict("rollback", _sane(error, error.after, self.maximum), Reason.SNOOZED)
         if isinstance(error, RetryLater):
             if error.after is None:
-                return Verdict("retry", self._safe_delay(failures, random), "retry_later")
-            return Verdict("retry", _sane(error, error.after, self.maximum), "retry_later")
+                return RetryVerdict("retry", self._safe_delay(failures, random), "retry_later")
+            return RetryVerdict("retry", _sane(error, error.after, self.maximum), "retry_later")
         if isinstance(error, self.give_up_on):
-            return Verdict("final", 0.0, Reason.GAVE_UP)
+            return RetryVerdict("final", 0.0, Reason.GAVE_UP)
         if self.retry_on and not isinstance(error, self.retry_on):
-            return Verdict("final", 0.0, Reason.NOT_RETRIED)
-        return Verdict("retry", self._safe_delay(failures, random), "failed")
+            return RetryVerdict("final", 0.0, Reason.NOT_RETRIED)
+        return RetryVerdict("retry", self._safe_delay(failures, random), "failed")
 
     def _safe_delay(self, failures: int, random: Callable[[], float]) -> float:
         try:

@@ -1,6 +1,6 @@
 """How handles wait: for one job or several, with or without an event loop, in Redis and then in the log.
 
-What is done stands once, in :meth:`Ends.steps`, a generator; :func:`each` and :func:`each_async` drive it.
+All steps are in one generator, :meth:`Ends.steps`; :func:`each` and :func:`each_async` drive it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 from rq_core.app.clients import in_event_loop
 from rq_core.app.handlers.context import job_here
-from rq_core.app.handles.log_reader import LogReader, Reading
+from rq_core.app.handles.log_reader import BackgroundLogReader, LogReading
 from rq_core.errors import RqCoreError, WaitRefused, WaitTimeout
 from rq_core.model.lib.durations import Duration, seconds_of
 from rq_core.model.outcome import NOT_JSON, Gone, Kept, Outcome, Succeeded
 from rq_core.protocol.reads.result_reads import Absent
-from rq_core.protocol.reads.wait_schedule import Nothing, Told, Wait
+from rq_core.protocol.reads.wait_schedule import JobWait, Nothing, Told
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 GRACE_S: Final = 2.0
 """Seconds beyond the timeout for which the last look, in Redis or in the log, may still be under way."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
-"""Seconds between two looks at a log that is behind, the first ones and then always the last."""
-_OF_PARENTS: Final[list[LogReader]] = []
+"""Seconds between the first looks at a log that is behind; then always the last of them."""
+_OF_PARENTS: Final[list[BackgroundLogReader]] = []
 """Readers of the log that a forked child found. They stay open here: to close one would end its parent's connection."""
 
 
 class Awaited(Protocol):
-    """What is needed of a handle."""
+    """The members of a handle that waiting uses."""
 
     id: str
     queue: str
     seen: Outcome[Any] | None
-    """How its job ended, once that was seen."""
+    """The outcome of its job, once a wait has seen it."""
 
 
 H = TypeVar("H", bound=Awaited)
@@ -55,7 +55,7 @@ class Until(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """Read in the log how these jobs of a queue ended. What is read is sent back, or the RqCoreError."""
+    """Read in the log how these jobs of a queue ended. The outcomes are sent back, or the RqCoreError."""
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
@@ -86,23 +86,23 @@ class Ends(Generic[H]):
         self._pid: int | None = None
         """The process that has begun to wait."""
         self._news: deque[tuple[H, Told]] = deque()
-        self._waits: dict[H, Wait] = {}
+        self._waits: dict[H, JobWait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
-        """Those that Redis does not have any more, and up to where the log must go to tell how they ended."""
+        """The handles whose jobs have left Redis, each with the place that the log must reach to have the end."""
         self._alive: dict[H, RqCoreError | None] = {}
-        """Those that had not ended when the time was up, and why that is not known, if it is not."""
+        """The handles whose jobs had not ended when the time was up, and the error if that could not be read."""
         self._known: dict[H, Outcome[Any]] = {}
-        """Of some of them how they ended, as Redis says; the log may have the value besides."""
+        """Outcomes that Redis has of handles in ``_missing``; the log may also have the value."""
         self._heard_at = -math.inf
-        """When a look was answered last."""
+        """When Redis last answered a look."""
         self._log_looks = 0
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
-        self._reader: LogReader | None = None
+        self._reader: BackgroundLogReader | None = None
         self._left = dict.fromkeys(handles)
-        """Those that are still waited for, in the order given."""
+        """The handles that are still waited for, in the order given."""
         self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
-        """How those ended that need no wait."""
+        """The outcomes of handles that need no wait."""
 
     @property
     def has_begun(self) -> bool:
@@ -113,14 +113,14 @@ class Ends(Generic[H]):
         """Begin to wait in this process. ``notify`` is called from another thread when there is news."""
         self._leave_parents_reader()
         self._pid = os.getpid()
-        # What a parent has heard is looked at again.
+        # News that a parent process got is looked at again.
         self._news.clear()
         told = self._seen.keys() | self._missing.keys() | self._alive.keys()
         # All in one step: the thread that looks would otherwise take the lock from this one, for each of many jobs.
         self._waiter.begin(*(self._wait_for(h, notify) for h in self._left if h not in told))
 
     def steps(self) -> Steps[H]:
-        """What to do until all have ended. Raises WaitTimeout when the time is up, and what looking raises."""
+        """Yield steps until all jobs have ended. Raises WaitTimeout when the time is up, and errors of looks."""
         for handle, outcome in self._seen.items():
             yield self._ended(handle, outcome)
         while self._left:
@@ -158,20 +158,20 @@ class Ends(Generic[H]):
             _OF_PARENTS.append(self._reader)
             self._reader = None
 
-    def read(self, step: ReadLog, notify: Callable[[], None]) -> Reading:
+    def read(self, step: ReadLog, notify: Callable[[], None]) -> LogReading:
         """Begin to read in the log how jobs ended, if it goes so far. ``notify`` is called from another thread when
         that is done."""
         if self._reader is None:
             assert self._producer.audit_url is not None
-            self._reader = LogReader(self._producer.audit_url)
+            self._reader = BackgroundLogReader(self._producer.audit_url)
         return self._reader.begin(step.queue, step.jobs, notify)
 
-    def _wait_for(self, handle: H, notify: Callable[[], None]) -> Wait:
+    def _wait_for(self, handle: H, notify: Callable[[], None]) -> JobWait:
         def tell(told: Told) -> None:
             self._news.append((handle, told))
             notify()
 
-        wait = self._waits[handle] = Wait(handle.queue, handle.id, self._deadline, tell)
+        wait = self._waits[handle] = JobWait(handle.queue, handle.id, self._deadline, tell)
         return wait
 
     def _hear(self, handle: H, told: Told) -> Iterator[Ended[H]]:
@@ -220,7 +220,7 @@ class Ends(Generic[H]):
         return Ended(handle, outcome)
 
     def _loaded(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        """The outcome with its value as what the task returns, as JSON has it where this app does not have the task."""
+        """Return the outcome with its value in the task's type, or as JSON has it if this app lacks the task."""
         if not isinstance(outcome, Succeeded) or not isinstance(outcome.kept, Kept):
             return outcome
         value, task = outcome.kept
@@ -233,13 +233,13 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Why nothing was told of jobs although the time is up: a look at one of them has not been answered."""
+        """Return why no news came of jobs although the time is up: a look at one of them was not answered."""
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble
             if not wait.over and not (wait.place and wait.looks):
                 if self._heard_at >= self._deadline:
-                    return RqCoreError("there was no time to look at all of them: wait longer")
+                    return RqCoreError("there was no time to look at all jobs: wait longer")
                 return RqCoreError("Redis has not answered: does it run, and can it be reached?")
         return None
 
@@ -350,11 +350,11 @@ def timeout_of(timeout: Duration) -> float:
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused where waiting would stop what is waited for. ``blocks``: the thread, not only the caller."""
+    """Raise WaitRefused in a handler, and, if the wait ``blocks`` the thread, in an event loop."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,
-            why="an event loop runs in this thread, and would stand still: await the method's _async twin",
+            why="an event loop runs in this thread, and would be blocked: await the method's _async twin",
         )
     if job_here() is not None and not allow_in_handler:
         raise WaitRefused(

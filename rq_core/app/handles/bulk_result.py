@@ -1,4 +1,4 @@
-"""What ``enqueue_many`` returns: what became of each job, and handles to wait with."""
+"""The return value of ``enqueue_many``: the outcome of each enqueue, and handles to wait with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AcceptedJobs(Accepted):
-    """What became of the jobs, and their handles: ``app.as_completed(app.enqueue_many(jobs), timeout=60)``."""
+    """The outcomes of enqueues, and the jobs' handles: ``app.as_completed(app.enqueue_many(jobs), timeout=60)``."""
 
     _producer: Producer
     _chunks: Sequence[tuple[str, Accepted]]
@@ -29,8 +29,8 @@ class AcceptedJobs(Accepted):
 
     @property
     def handles(self) -> list[JobHandle[Any]]:
-        """A handle of each job that was accepted, or that stands in the place of one, chunk by chunk: a new
-        list each time. Jobs that were discarded or rejected have none."""
+        """The handles of jobs that were accepted, and of jobs whose id or name an enqueue repeated, chunk by chunk: a
+        new list each time. Jobs that were discarded or rejected have no handle."""
         producer, found = self._producer, []
         for queue, part in self._chunks:
             old = dict(part.replaced)

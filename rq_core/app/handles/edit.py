@@ -1,4 +1,4 @@
-"""What a caller may change of a job that waits, and what it means if the job was not changed."""
+"""The changes that a caller may make to a job that waits, and the errors if it was not changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EditOptions(TypedDict, total=False):
-    """What an edit changes; at least one must be given. What is not given stays as it is.
+    """The changes of an edit; at least one must be given. All else stays as it is.
 
     ``priority``: the job joins the tail of that line. ``delay`` (seconds from now, or a timedelta), ``at`` (a
     datetime with a time zone) or ``now=True`` say when it becomes ready. ``expires`` is its deadline, in seconds
@@ -73,8 +73,8 @@ _WHY: Final = {
     "cancelling": "it runs and was asked to stop, and only a job that waits can be edited. Enqueue it again when it"
     " has ended",
     "dead": "it is dead, and only a job that waits can be edited. Requeue it first: `rq-core requeue {id}`",
-    "gone": "Redis does not have it, so it may have ended: `rq-core audit history {id} --audit URL` tells. Enqueue it"
-    " again if it is to run again",
+    "gone": "Redis does not have it, so it may have ended: see `rq-core audit history {id} --audit URL`. Enqueue it"
+    " again if it should run again",
     "changed": "its state line is another one by now. Read the line again, and decide again",
     "never": "it would become ready at its deadline or later, so no worker could begin it. Give a later deadline, or an"
     " earlier time",

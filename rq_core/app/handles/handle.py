@@ -1,4 +1,4 @@
-"""What a producer holds of a job that it enqueued."""
+"""The handle of a job that a producer enqueued."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.reads import Reads
 
 R_co = TypeVar("R_co", covariant=True)
-"""What the task's function returns."""
+"""The type that the task's function returns."""
 
 GONE: Final = "gone"
-"""The state of a job that neither Redis nor, if there is one, the audit database can tell of."""
+"""The state of a job that neither Redis nor the audit database, if there is one, knows."""
 
 _STATES: Final = {
     **{outcome: outcome for outcome in ("succeeded", "cancelled", "expired", "replaced")},
@@ -38,11 +38,11 @@ class JobHandle(Generic[R_co]):
     """One job, as its producer sees it. It holds names, and the outcome once it has seen that; else every method reads
     Redis or SQL again.
 
-    ``duplicate`` is True if a job of this id was live already, or has ended and its id is remembered: then that one
-    stands, and this call changed nothing. ``discarded`` is True if the job was dropped, since a scope was full and its
-    cap says discard. Of a unique job whose name another job holds, this is the handle of that job, and
-    ``duplicate`` is True. ``replaced`` is the id of the job that this one has replaced, None if it
-    replaced none. ``task`` is its task's name, None for a handle that was made from an id.
+    ``duplicate`` is True if a job of this id was live already, or has ended and its id is remembered: then this is
+    the handle of that job, and the call changed nothing. If another job holds the name of a unique job, this is the
+    handle of that job, and ``duplicate`` is True, too. ``discarded`` is True if the job was dropped, since a scope was
+    full and its cap says discard. ``replaced`` is the id of the job that this one has replaced, None if it replaced no
+    job. ``task`` is its task's name, None for a handle that was made from an id.
     """
 
     __slots__ = (
@@ -77,9 +77,9 @@ class JobHandle(Generic[R_co]):
         self.discarded = discarded
         self.replaced = replaced
         self.keeps = keeps
-        """Whether its result is kept; None: that is not known."""
+        """Whether its result is kept; None: unknown."""
         self.seen: Outcome[R_co] | None = None
-        """How the job ended, if that was waited for with this handle."""
+        """The outcome of the job, if a wait with this handle has seen it."""
 
     def __repr__(self) -> str:
         note = ", duplicate" if self.duplicate else ", discarded" if self.discarded else ""
@@ -87,7 +87,7 @@ class JobHandle(Generic[R_co]):
         return f"<job {self.id}{task} in {self.queue}{note}>"
 
     def state(self) -> str:
-        """Return the word for where the job stands.
+        """Return the job's state in one word.
 
         It is scheduled, ready, running, cancelling or dead, as Redis has it; succeeded, cancelled,
         pruned, expired, replaced or removed, as Redis keeps it with the job's result, or else as SQL has it if an audit
@@ -120,10 +120,10 @@ class JobHandle(Generic[R_co]):
         wait_async.
 
         ``timeout`` is in seconds, or a timedelta; 0 looks once. A dead job has ended. The outcome stays in the handle:
-        waiting once more asks nothing. Redis tells the process when the job ends; looks go on beside that, every 5 s in
-        the end. Where Redis cannot tell, the job is looked at 50 ms after the first look, then less and less often,
-        every second in the end. If Redis does not have the job any more, the audit database tells how it ended; without
-        one the outcome is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler, which would keep
+        waiting once more asks nothing. Redis sends a message when the job ends; looks go on meanwhile, every 5 s in
+        the end. Where Redis cannot send one, the job is looked at 50 ms after the first look, then less and less often,
+        every second in the end. If Redis does not have the job any more, its outcome comes from the audit database;
+        without one it is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler, which would keep
         the place that the job may need, unless ``allow_in_handler``; QueueDamaged or ServerUnsuitable.
         """
         from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of
@@ -163,7 +163,7 @@ class JobHandle(Generic[R_co]):
             raise keeps_none(self.id)
 
     def is_of(self, connections: object) -> bool:
-        """Whether these connections are those of its app."""
+        """Whether its app has these connections."""
         return self._producer.connections is connections
 
     async def wait_async(
@@ -250,7 +250,7 @@ class JobHandle(Generic[R_co]):
 
 def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
     """Return the handle of a job and what became of it. Raises ScopeFull if it was rejected, UniqueHeld if another job
-    holds its name and it says reject, IdempotencyMismatch if its id stands for another call."""
+    holds its name and it says reject, IdempotencyMismatch if its id belongs to another call."""
     if accepted is None or accepted.ids:
         old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None
         return JobHandle(

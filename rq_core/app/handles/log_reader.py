@@ -1,5 +1,5 @@
-"""Reads in the audit log how jobs ended, in threads of its own: a database that does not answer keeps no caller beyond
-its time."""
+"""Reads jobs' ends in the audit log, in threads of its own: a database that does not answer keeps no caller beyond its
+timeout."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rq_core.model import plugins
 from rq_core.model.plugins import EndingsReader
 
 _SQLITE_READS: Final = ForkGate(1.0)
-"""SQLite has locks of its own, and a child finds those taken for ever that a thread of its parent had at the fork."""
+"""SQLite has locks of its own. A lock that a thread of the parent had at the fork is locked for ever in the child."""
 SILENT: Final = "the audit database has not answered: does it run, and can it be reached?"
 
 
-class Reading:
+class LogReading:
     """One read that was begun."""
 
     def __init__(self) -> None:
@@ -27,13 +27,13 @@ class Reading:
         self._error: Exception | None = None
 
     def end(self, found: Any = None, error: Exception | None = None) -> None:
-        """Say what was found, or what went wrong."""
+        """Set the ends that were found, or the error."""
         self._found, self._error = found, error
         self.is_done = True
 
     def answer(self) -> Any:
-        """How the jobs ended, or an RqCoreError in its place: also if the read is not done. Raises what another try
-        would not mend."""
+        """Return how the jobs ended, or an RqCoreError that another try may mend: also if the read is not done. Raises
+        any other error."""
         if not self.is_done:
             return RqCoreError(SILENT)
         if self._error is None:
@@ -43,34 +43,34 @@ class Reading:
         raise self._error
 
 
-class LogReader:
-    """Of one wait. Nothing is asked yet. Close it."""
+class BackgroundLogReader:
+    """Reads for one wait, in a thread, from the first ``begin`` on. Close it."""
 
     def __init__(self, audit_url: str) -> None:
         self._audit_url = audit_url
-        # No fork is to wait for a server that does not answer.
+        # No fork must wait for a server that does not answer.
         self._is_server = audit_url.startswith("postgres")
         self._lock = threading.Lock()
         self._reader: EndingsReader | None = None
-        """Of the thread that reads, while one does."""
-        self._current: Reading | None = None
+        """The reader, which belongs to the reading thread while a read is under way."""
+        self._current: LogReading | None = None
         """The read that is under way."""
         self._is_closed = False
 
     def begin(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], notify: Callable[[], None]
-    ) -> Reading:
-        """Begin to read how jobs of a queue ended. ``notify`` is called from another thread when that is done. While an
-        earlier read has not ended, none is begun, and the answer is that there is none. Raises RuntimeError if the
+    ) -> LogReading:
+        """Begin to read how jobs of a queue ended. ``notify`` is called from another thread when the read is done.
+        While an earlier read goes on, no other begins: the answer is then SILENT, at once. Raises RuntimeError if the
         process can begin no thread."""
-        reading = Reading()
+        reading = LogReading()
         with self._lock:
             if self._current is not None:
                 reading.end(error=RqCoreError(SILENT))
                 return reading
             self._current = reading
         try:
-            # It may never end: neither this process nor an event loop is to wait for it then.
+            # It may never end: neither this process nor an event loop must wait for it.
             threading.Thread(
                 target=self._read,
                 args=(reading, queue, jobs, notify),
@@ -83,7 +83,7 @@ class LogReader:
         return reading
 
     def close(self) -> None:
-        """Close all connections, those of a read that is under way when it has ended."""
+        """Close all connections; those of a read that is under way are closed when it has ended."""
         with self._lock:
             self._is_closed = True
             if self._current is not None:
@@ -92,7 +92,7 @@ class LogReader:
 
     def _read(
         self,
-        reading: Reading,
+        reading: LogReading,
         queue: str,
         jobs: Mapping[str, tuple[int, int]],
         notify: Callable[[], None],
@@ -101,7 +101,7 @@ class LogReader:
         failed: Exception | None = None
         try:
             with preparing():
-                make = plugins.open_endings()
+                make = plugins.endings_opener()
             with self._no_fork():
                 if self._reader is None:
                     self._reader = make(self._audit_url)

@@ -34,8 +34,8 @@ WINDOW_MAX: Final = timedelta(days=366)
 class Cap:
     """At most ``n`` jobs claimed at once: of the task, or, with ``per``, of each value of a key.
 
-    ``per`` is the name of an argument, or a function that gets the arguments by name and returns the key's value. Where
-    the value is None, the cap does not count the job. ``name`` lets several tasks of a queue share the cap. ``on_full``
+    ``per`` is the name of an argument, or a function that gets the arguments by name and returns the key's value. A job
+    with the value None is not counted by the cap. ``name`` lets several tasks of a queue share the cap. ``on_full``
     says what enqueue does when it is full: the job waits, is dropped (``discard``; the log has it), or is refused with
     ScopeFull (``reject``). ``max_waiting`` is how many may wait in one lane; then enqueue raises ScopeFull, too.
 
@@ -131,7 +131,7 @@ def _family(task: str, per: Per | None, name: str | None) -> str:
 
 
 def key_name(per: Per) -> str:
-    """What a key is called if its cap has no name: the argument, or the function."""
+    """Return the name of a key whose cap has no name: the argument, or the function."""
     return per if isinstance(per, str) else str(getattr(per, "__name__", ""))
 
 

@@ -1,4 +1,4 @@
-"""What an app's code says of caps, rates and fairness, by queue; checked when it is said."""
+"""The caps, rates, fairness and settings that an app's code declares, by queue; checked when they are declared."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from rq_core.app.limits.caps import Cap, Rate, key_name
 from rq_core.app.limits.lane_assignment import Placing, Unregistered, key_text
 from rq_core.errors import InvalidName, InvalidOption, InvalidTask
 from rq_core.model.limits.limit import Limit, check_limit
-from rq_core.model.limits.policy import Naming, Source
+from rq_core.model.limits.policy import Naming, ScopeSource
 from rq_core.model.limits.scopes import FAIR, QUEUE, WEIGHT, scope
 
 WEIGHT_MAX: Final = 10_000
-"""Most that a key of a fair queue can weigh: what it is served for is counted in ten-thousandths."""
+"""Highest weight of a key of a fair queue: turns are counted in ten-thousandths."""
 
 
 class Declared:
-    """The caps of an app's tasks and queues."""
+    """The caps of an app's tasks and queues, and the settings of its queues."""
 
     def __init__(self) -> None:
+        self.settings: dict[str, dict[str, int]] = {}
+        """The declared settings by queue, then by field."""
         self._limits: dict[str, dict[str, Limit]] = {}
-        """By queue, and by scope or family."""
+        """The limits by queue, then by scope or family."""
         self._declarer: dict[tuple[str, str], str] = {}
         self._queue_of_name: dict[str, str] = {}
         self._fair: dict[str, str] = {}
@@ -47,7 +49,7 @@ class Declared:
         """Take note of a new task. Jobs under its ``aliases`` get the same scopes; ``naming`` says how its jobs get
         their names, ``options`` what differs from the defaults of JobOptions. Raises InvalidTask; then nothing was
         noted."""
-        sources: list[Source] = []
+        sources: list[ScopeSource] = []
         limits: dict[str, Limit] = {}
         whole: object = caps
         if not isinstance(whole, list | tuple):
@@ -111,7 +113,7 @@ class Declared:
             )
 
     def placing(self, task: str, queue: str) -> Placing:
-        """How jobs of the task get their lane in this queue."""
+        """Return the placing of the task's jobs in this queue, which gives them their lanes."""
         own = self._own.get(task)
         if own is not None and own.queue == queue:
             return own
@@ -125,10 +127,10 @@ class Declared:
         return found
 
     def unregistered(self, task: str, queue: str) -> Placing:
-        """How jobs of a task get their lane that neither this app nor the queue's workers know."""
+        """Return the placing of a task that neither this app nor the queue's workers know."""
         placing = Unregistered(task, queue)
         if queue in self._fair:
-            placing.set_sources([Source(FAIR, argument=self._fair[queue], otherwise="")])
+            placing.set_sources([ScopeSource(FAIR, argument=self._fair[queue], otherwise="")])
         return placing
 
     # Queues.
@@ -169,16 +171,16 @@ class Declared:
             arguments = arguments or self._arguments.get(placing.task)
             if arguments is not None and argument in arguments.names:
                 default = _default(placing.task, arguments, argument)
-                sources.append(Source(FAIR, argument=argument, default=default, otherwise=""))
+                sources.append(ScopeSource(FAIR, argument=argument, default=default, otherwise=""))
             else:
-                sources.append(Source(FAIR, scope=f"{FAIR}="))
+                sources.append(ScopeSource(FAIR, scope=f"{FAIR}="))
         placing.set_sources(sources)
 
     # For the server.
 
     @property
     def queues(self) -> list[str]:
-        """The queues of tasks, and those that have a limit."""
+        """The queues of tasks, and queues that have a limit."""
         found = [queue for queue, limits in self._limits.items() if limits]
         return list(dict.fromkeys([*found, *(p.queue for p in self._own.values())]))
 
@@ -202,11 +204,11 @@ class Declared:
 
 
 _NOWHERE: Final = Placing("", "")
-"""Of tasks that nothing counts."""
+"""The placing of jobs that no cap of their queue counts: they have no lane."""
 
 
-def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Source:
-    source = Source(family)
+def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> ScopeSource:
+    source = ScopeSource(family)
     if isinstance(cap, Cap):
         source = source._replace(on_full=cap.on_full, max_waiting=cap.max_waiting, most=cap.n)
     if cap.per is None:
@@ -228,7 +230,7 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> So
             f" arguments by name ({error}): take {', '.join(arguments.names) or 'none'}, or **arguments",
         ) from None
     except ValueError:
-        pass  # It has no signature to look at; calling it will tell.
+        pass  # It has no signature to look at; the first call shows whether it works.
     return source._replace(function=cap.per, function_name=key_name(cap.per) or family)
 
 

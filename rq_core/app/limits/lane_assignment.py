@@ -15,7 +15,7 @@ from typing import Any, Final
 from rq_core.errors import ArgumentsInvalid, InvalidOption, KeyFailed, KeyNeeded, QueueDamaged
 from rq_core.model.limits.policy import (
     Naming,
-    Source,
+    ScopeSource,
     read_naming,
     read_options,
     read_policy,
@@ -32,7 +32,7 @@ from rq_core.model.limits.scopes import (
 )
 
 CACHED_S: Final = 5.0
-"""How long a policy that was read is taken for true. What is put into a wrong lane meanwhile, its worker corrects."""
+"""Seconds for which a policy that was read is used. A worker moves jobs that got a wrong lane meanwhile."""
 CACHED_MAX: Final = 1_000
 
 
@@ -48,7 +48,7 @@ class Placing:
         self,
         task: str,
         queue: str,
-        sources: Sequence[Source] = (),
+        sources: Sequence[ScopeSource] = (),
         defaults: Mapping[str, Any] | None = None,
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
@@ -60,12 +60,12 @@ class Placing:
         self.task = task
         self.queue = queue
         self.naming = naming
-        self.sources: tuple[Source, ...] = ()
+        self.sources: tuple[ScopeSource, ...] = ()
         self.defaults = defaults or {}
         self.set_sources(sources)
 
-    def set_sources(self, sources: Sequence[Source]) -> None:
-        """Take other sources, also for what holds this placing already."""
+    def set_sources(self, sources: Sequence[ScopeSource]) -> None:
+        """Replace the sources. Tasks that have this placing already use the new ones, too."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
 
@@ -135,11 +135,11 @@ class Placing:
         return lane_name(int(lane[0]) if lane else rank, wanted)
 
     def policy(self) -> str:
-        """What producers without the code need to know, as JSON."""
+        """Return, as JSON, the policy that producers without the code need."""
         return write_policy(self.sources, self.naming, self.options)
 
     def _scope(
-        self, source: Source, values: Mapping[str, Any], keys: Mapping[str, str] | None
+        self, source: ScopeSource, values: Mapping[str, Any], keys: Mapping[str, str] | None
     ) -> str | None:
         what = source.argument
         if what:
@@ -160,7 +160,9 @@ class Placing:
             text = source.otherwise
         return None if text is None else f"{source.family}={self._encoded(what, text)}"
 
-    def _call(self, source: Source, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    def _call(
+        self, source: ScopeSource, function: Callable[..., Any], values: Mapping[str, Any]
+    ) -> Any:
         try:
             return function(**{**self.defaults, **values})
         except Exception as error:
@@ -200,7 +202,7 @@ class Placing:
         )
 
     def _check_keys(self, keys: Mapping[str, str]) -> dict[str, str]:
-        """The keys by the families that they are for: a name stands for its rates, too."""
+        """Return the keys by family. A name without a rate is the key of all rates of that name, too."""
         families = [s.family for s in self.sources if s.function_name or s.function]
         found: dict[str, str] = {}
         for name, value in _texts(keys).items():
@@ -240,7 +242,7 @@ class Unregistered(Placing):
 
 
 def key_text(value: Any) -> str | None:
-    """A key's value as text: text is itself, numbers, dates, UUIDs… are as in JSON, None is none.
+    """A key's value as text: text is itself, numbers, dates, UUIDs… are as in JSON, None stays None.
 
     So 7 and "7" are one key, unlike in the names of unique jobs: an operator and a producer without the task's code
     give a key as text; and of jobs that share a name one does not run, while those that share a cap all do.
@@ -300,7 +302,7 @@ class PolicyCache:
         self._found: dict[tuple[str, str], tuple[float, Placing]] = {}
 
     def get(self, queue: str, task: str) -> Placing | None:
-        """What was put, if that was lately."""
+        """Return the task's placing if it was put less than CACHED_S ago; else None."""
         until, placing = self._found.get((queue, task), (0.0, None))
         return placing if self._clock() < until else None
 
@@ -313,7 +315,7 @@ class PolicyCache:
 
 
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
-    """What happens to a job whose scopes are full, as enqueue.lua takes it.
+    """Return the rules for a job whose scopes are full, as enqueue.lua takes them.
 
     Each rule is ("discard" or "reject", scope or "scope|cap in code"), or ("most", how many may wait in its lane).
     """

@@ -28,13 +28,13 @@ class Unique(Named):
     """At most one job of each name is alive: per task and, with ``per``, per value of these arguments, or per what a
     function makes of them; without it, per value of all arguments. Arguments that are left out count as their defaults.
 
-    ``on_duplicate`` says what an enqueue does while another job holds the name. ``keep``: that job stands, and the
+    ``on_duplicate`` says what an enqueue does while another job holds the name. ``keep``: that job stays, and the
     enqueue returns its handle, with ``duplicate`` true. ``replace``: the other job leaves, if it waits and was never
     claimed, and this one is in its place; a job that runs, or that waits for a retry, is kept. ``reject``: the enqueue
     raises UniqueHeld.
 
-    A function gets the arguments by name. The values of ``per`` stand in the name, in plain text: in Redis, and in the
-    audit log. Of all arguments only a digest does. Raises InvalidOption.
+    A function gets the arguments by name. The values of ``per`` are part of the name, in plain text: in Redis, and in
+    the audit log. Without ``per``, only a digest of all arguments is. Raises InvalidOption.
     """
 
     per: Per = None
@@ -54,12 +54,12 @@ class Unique(Named):
 
 
 AT_MOST: Final = 10
-"""By default a Debounce puts a job off for so many times its seconds."""
+"""A Debounce without ``at_most`` puts a job off for up to this multiple of its seconds."""
 
 
 @dataclass(frozen=True)
 class Throttle(Named):
-    """Of all calls of one name the first is accepted, and then none for ``seconds`` (a number, or a timedelta).
+    """The first of all calls of one name is accepted, and then no other for ``seconds`` (a number, or a timedelta).
 
     The window begins when Redis accepts the first call, by Redis' clock. Later calls in it return the handle of that
     call's job, with ``duplicate`` true, also when the job has ended. ``per`` is as Unique's. Raises InvalidOption.
@@ -82,7 +82,7 @@ class Throttle(Named):
 
 @dataclass(frozen=True)
 class Debounce(Named):
-    """Of all calls of one name the last runs, ``seconds`` (a number, or a timedelta) after it; and ``at_most`` seconds
+    """The last of all calls of one name runs, ``seconds`` (a number, or a timedelta) after it; and ``at_most`` seconds
     after the first, if calls go on until then: ten times ``seconds`` unless given.
 
     Each call enqueues a job in the place of the one that waits, which is gone: ``replaced`` of the new handle is its

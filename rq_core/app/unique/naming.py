@@ -1,4 +1,4 @@
-"""What Unique, Throttle, Debounce and Latest have in common: of all jobs of one name, one stands.
+"""The base of Unique, Throttle, Debounce and Latest: one job holds a name, and other calls of the name depend on it.
 
 The name is the task with the values of some arguments, with what a function makes of them, or with all arguments.
 """
@@ -37,7 +37,7 @@ class Named(ABC):
     @property
     @abstractmethod
     def ties(self) -> dict[str, Any]:
-        """What :func:`rq_core.model.job.ties_of` takes."""
+        """The arguments for :func:`rq_core.model.job.ties_of`."""
 
     @property
     def replaces(self) -> bool:
@@ -46,7 +46,7 @@ class Named(ABC):
 
     @property
     def delay_ms(self) -> int | None:
-        """By how much it delays each job; None: not at all, and a producer may."""
+        """The delay of each job; None: it delays none, and a producer may."""
         found: int | None = self.ties.get("after_ms")
         return found
 
@@ -64,7 +64,7 @@ class Named(ABC):
 
     @property
     def function_name(self) -> str:
-        """What stands for the function in a name."""
+        """The word for the function in a name."""
         return str(getattr(self.per, "__name__", "")) if self.has_named_function else "key"
 
     @property
@@ -109,7 +109,7 @@ class Named(ABC):
         return unique_name(task, {name: _text(value) for name, value in said.items()})
 
     def naming(self, arguments: Arguments) -> Naming:
-        """What a producer without the task's code needs to know."""
+        """Return the rule for names that a producer without the task's code needs."""
         of = arguments.names if self.arguments is None else self.arguments
         left_out = {name: arguments.defaults[name] for name in of if name in arguments.defaults}
         return Naming(
@@ -122,7 +122,7 @@ class Named(ABC):
 
 @dataclass(frozen=True)
 class Registered(Named):
-    """What names are for, as workers have registered it. How they are made says model.policy.Naming."""
+    """The use of names as workers have registered it. model.limits.policy.Naming makes the names."""
 
     given: Mapping[str, Any]
 
@@ -133,7 +133,7 @@ class Registered(Named):
 
 
 def check_per(per: object) -> None:
-    """Raise InvalidOption for what no name can be made of."""
+    """Raise InvalidOption for a ``per`` that cannot make a name."""
     names = (per,) if isinstance(per, str) else per
     if inspect.iscoroutinefunction(per):
         raise InvalidOption.of("per", per, "must not be async: a job's name is needed at once")
@@ -162,7 +162,7 @@ def _check_call(task: str, function: Callable[..., Any], name: str, arguments: A
             f" {', '.join(arguments.names) or 'none'}, or **arguments",
         ) from None
     except ValueError:
-        pass  # It has no signature to look at; calling it will tell.
+        pass  # It has no signature to look at; the first call shows whether it works.
 
 
 def _called(
@@ -172,8 +172,8 @@ def _called(
     arguments: Arguments,
     values: Mapping[str, Any],
 ) -> Any:
-    """What the function makes of the arguments, in plain types."""
-    from rq_core.app.arguments import plain
+    """Return the function's value for these arguments, in plain types."""
+    from rq_core.app.arguments import plain_value
 
     try:
         made = function(**{**arguments.defaults, **values})
@@ -183,14 +183,14 @@ def _called(
         said = f"{type(error).__name__}: {message_of(error)}"
         raise KeyFailed(task=task, family=NAME_KEY, function=name, error=said) from error
     try:
-        return plain(made)
+        return plain_value(made)
     except (ValueError, TypeError, RecursionError) as error:
         problem = f"the function per={name} returned what has no JSON ({error})"
         raise ArgumentsInvalid(task=task, problems=problem, fields={name: problem}) from None
 
 
 def _as_text(made: Any) -> str | None:
-    """What a function returned, as text: a producer without the task's code gives the value as text, too."""
+    """Return a function's value as text: a producer without the task's code gives the value as text, too."""
     return made if made is None or isinstance(made, str) else _text(made)
 
 

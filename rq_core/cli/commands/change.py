@@ -1,4 +1,4 @@
-"""Commands that change jobs and queues. What they do is in the log, with who did it and why."""
+"""Commands that change jobs and queues. The log has each change, with the operator and the reason."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ def requeue(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
         _apply(client, client.calls.admin.requeue, chosen, given, done={"requeued"})
 
 
-@click.command()
+@click.command("prune")
 @_all_dead
 @_id_options
-def prune(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
+def prune_command(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
     """Remove dead jobs from Redis before their time. Their history in SQL stays."""
     with connect(given["redis_url"], given["prefix"]) as client:
         chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
@@ -153,7 +153,7 @@ def _chosen(
 def _apply(
     client: Client, verb: Verb, ids: Sequence[str], given: dict[str, Any], done: set[str]
 ) -> None:
-    """Do it to the jobs, wherever they are, and say what became of each."""
+    """Apply the change to the jobs, wherever they are, and print the outcome of each."""
     outcomes: dict[str, str] = {}
     for queue, chosen in _by_queue(client, ids, given["queue"]).items():
         outcomes |= client.run(verb(queue, chosen, by=actor(given["by"]), why=given["reason"]))
@@ -203,9 +203,9 @@ def _queue_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("queue")(function)
 
 
-@click.command()
+@click.command("pause")
 @_queue_options
-def pause(queue: str, **given: Any) -> None:
+def pause_command(queue: str, **given: Any) -> None:
     """Let QUEUE give out no jobs.
 
     Running jobs go on, and the queue accepts new ones. Leases still end, and delayed jobs still become ready.

@@ -28,7 +28,7 @@ from rq_core.protocol.engine import server_check
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
-    from rq_core.doctor import Finding, Look
+    from rq_core.doctor import Evidence, Finding
     from rq_core.doctor.repair import Audit
 
 
@@ -54,9 +54,9 @@ def doctor(
 
     A mirror that is more than a minute behind is named, too. Changes nothing without --repair. The exit status is 1 if
     differences are left, a mirror is behind, or the database does not answer, is empty or has nothing of a queue whose
-    log is on; and 2 if it only cannot be told whether SQL agrees. `rq-core audit restore` puts back what Redis lost and
-    SQL has. The doctor reads whole queues, large ones in pages: sums, wake tokens, turns of fair queues and blocked
-    lanes of such a queue are compared only if it does not change meanwhile.
+    log is on; and 2 if nothing is wrong but it is unknown whether SQL agrees. `rq-core audit restore` puts back jobs
+    that Redis lost and SQL has. The doctor reads whole queues, large ones in pages: sums, wake tokens, turns of fair
+    queues and blocked lanes of such a queue are compared only if it does not change meanwhile.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []
@@ -68,7 +68,7 @@ def doctor(
             _print(report, mend=mend, compared=not unknown)
 
     with connect(redis_url, prefix) as client:
-        remarks = client.run(server_check.check(client.calls.delivery.asking))
+        remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
         if remarks:
             tell(_report_on_server(remarks), mend=False)
         report = _report_on_list(client, mend=mend)
@@ -95,7 +95,7 @@ def doctor(
         fix = "; --repair mends what can be mended" if can else ""
         raise click.ClickException(f"{counted(left, 'finding')}{fix}")
     if any(r["unknown"] for r in reports):
-        raise _CannotTell("it cannot be told whether SQL agrees")
+        raise _CannotTell("it is unknown whether SQL agrees")
 
 
 class _CannotTell(click.ClickException):
@@ -123,11 +123,11 @@ def _report(
 
 
 def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], list[str]]:
-    """Return the queues that should be there by the audit log, and why that cannot be told."""
+    """Return the queues that should be there by the audit log, and the errors of reading it."""
     if audit_url is None:
         return [], []
     try:
-        with contextlib.closing(plugins.open_reader()(audit_url)) as reader:
+        with contextlib.closing(plugins.reader_opener()(audit_url)) as reader:
             return reader.mirrored(client), []
     except RqCoreError as error:
         return [], [str(error)]
@@ -142,7 +142,7 @@ def _named(
     unlisted = [queue for queue in of_log if queue not in listed]
     lost = [queue for queue in unlisted if not client.run(client.calls.reads.is_there(queue))]
     named = [queue for queue in queues if queue not in lost]
-    here = known_queues(client, *named, told=True) if named or not queues else []
+    here = known_queues(client, *named, warned=True) if named or not queues else []
     if not queues:
         here += [queue for queue in unlisted if queue not in lost and queue not in here]
     return here, [queue for queue in lost if not queues or queue in queues]
@@ -212,16 +212,16 @@ def _audit(
     report: dict[str, Any],
     *,
     is_logged: bool,
-) -> Look | None:
+) -> Evidence | None:
     """Look at one queue and its log; None without one. ``is_logged``: by the log it should be there."""
     if audit_url is None or report["error"] is not None:
         return None
     try:
         if not is_logged and not client.run(client.calls.reads.counts(queue)).audit:
             return None
-        look: Look = plugins.drift()(audit_url, client, queue)
+        look: Evidence = plugins.drift()(audit_url, client, queue)
     except RqCoreError as error:
-        # What Redis alone shows is told all the same.
+        # The findings of Redis alone are reported all the same.
         report["error"] = str(error)
         return None
     return look
@@ -238,7 +238,7 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], *, mend: bool, compared: bool) -> None:
-    """Print a report. ``compared``: it could be told which queues SQL has, if an audit database was named."""
+    """Print a report. ``compared``: SQL could be read, if an audit database was named."""
     agrees = "all agrees" if compared else "Redis agrees with itself, and was not compared with SQL"
     queue, found, left = report["queue"] or "server", report["found"], report["left"]
     if report["error"] is not None:
@@ -258,7 +258,7 @@ def _print(report: dict[str, Any], *, mend: bool, compared: bool) -> None:
 
 
 def _line(finding: Mapping[str, Any]) -> str:
-    """One finding. Those of the log may leave out which job it is of."""
+    """Return a finding as one line. A finding in the log may leave out its job."""
     job, says = finding["job"], finding["says"]
     of_job = f"job {job}: " if job and job not in says else ""
     return f"{finding['kind']}: {of_job}{says}"

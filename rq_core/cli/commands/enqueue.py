@@ -97,7 +97,7 @@ class _Command(click.Command):
     "keys",
     multiple=True,
     metavar="NAME=VALUE",
-    help="The key of a cap that the task takes from a function.",
+    help="A value that the task takes from a function, such as tenant=acme.",
 )
 @click.option(
     "--app",
@@ -164,7 +164,7 @@ def _saying_how(values: dict[str, Any]) -> Iterator[None]:
 
 
 def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
-    """Say why a job stands for the one that was to be enqueued."""
+    """Say why the call got another job's handle, and enqueued none."""
     asked = given["job_id"]
     if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
         return "has the unique name of this call"

@@ -29,9 +29,9 @@ def health(ctx: click.Context, max_age: float | None, queue: str | None, *, as_j
     These are workers of all servers and queues; --queue chooses those of one queue. The exit status is 0 if a worker
     runs, each has claimed within --max-age seconds, and none is stopped (SIGSTOP); else 1.
     """
-    from rq_core.process.health import AGE_S_MAX, verdict, workers
+    from rq_core.process.health import AGE_S_MAX, local_workers, verdict
 
-    found = [each for each in workers() if queue is None or queue in each.queues]
+    found = [each for each in local_workers() if queue is None or queue in each.queues]
     healthy, report = verdict(found, AGE_S_MAX if max_age is None else max_age)
     if as_json:
         print_json(report)

@@ -1,4 +1,4 @@
-"""``rq-core job``: where a job stands."""
+"""``rq-core job``: a job's state, and what it waits for."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 @server_options
 @json_option
 def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Show where the job ID stands; if it is dead, why it died; if a worker gave it back, why, and what to do.
+    """Show the state of the job ID; if it is dead, why it died; if a worker gave it back, why, and what to do.
 
-    If it waits for a cap: for which, which jobs hold it now, and how many are ahead of it. A finished job
-    has left Redis; `rq-core audit history ID --audit URL` knows it still, and its tracebacks. While its id is
-    remembered or its result kept, this says how it ended, and what its handler returned.
+    If it waits for a cap: which cap, which jobs hold it now, and how many jobs are ahead of it. A finished job
+    has left Redis; `rq-core audit history ID --audit URL` shows it still, and its tracebacks. While its id is
+    remembered or its result kept, this shows its outcome and its result.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, queue)

@@ -34,12 +34,12 @@ JOBS_MAX: Final = 10_000
 NAMES_MAX: Final = 100_000
 """Most names that `rq-core unique` lists."""
 FREE: Final = "free"
-"""The word behind which `rq-core unique` takes a name that is to be freed."""
+"""The word after which `rq-core unique` takes the name to free."""
 
 
 def show(view: ListView[Any], found: Found[Any], *, as_json: bool) -> None:
-    """Print a list, and say on standard error what could not be read. Raises Exit with the status 1 if there is any of
-    that."""
+    """Print a list, and on standard error the rows that could not be read. Raises Exit with status 1 if there are such
+    rows."""
     if as_json:
         print_json([view.document(row) for row in found.rows])
     else:
@@ -126,7 +126,7 @@ def _show_of_queue(name: str, given: dict[str, Any], *asked: Any) -> None:
 @server_options
 @json_option
 def jobs(states: tuple[str, ...], task: str | None, **given: Any) -> None:
-    """List the jobs of QUEUE that run, wait, or are scheduled, and name those of whose task no live worker has told.
+    """List the jobs of QUEUE that run, wait, or are scheduled, and mark those whose task no live worker has.
 
     Running jobs come first, then ready ones, then scheduled ones. A job that moves while the list is
     read may be missing. Without QUEUE, the server must have only one.
@@ -170,12 +170,12 @@ def caps(**given: Any) -> None:
 @server_options
 @json_option
 def unique(words: tuple[str, ...], **given: Any) -> None:
-    """List the names that stand in QUEUE, or NAME alone, and the jobs that took them.
+    """List the names that are held in QUEUE, or NAME alone, and the jobs that took them.
 
     A unique job holds its name until it succeeds, dies, is cancelled or expires; a debounced one until its first claim;
-    a throttled one until the instant that is shown. `rq-core cancel ID` ends a job and frees its name, unless that
-    stands until an instant. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it, so
-    another job may take it and run beside the first.
+    a throttled one until the instant that is shown. `rq-core cancel ID` ends a job and frees its name, unless the
+    name is held until an instant. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it,
+    so another job may take it and run beside the first.
     """
     frees = words[:1] == (FREE,)
     if len(words) != 2 if frees else len(words) > 1:

@@ -48,7 +48,7 @@ def metrics(
     once: bool,
     listing: bool,
 ) -> None:
-    """Show Prometheus how the queues stand, until SIGTERM or Ctrl-C.
+    """Serve the state of the queues to Prometheus, until SIGTERM or Ctrl-C.
 
     With --once, the exit status is 1 if Redis does not answer, or refuses.
 

@@ -1,4 +1,4 @@
-"""``rq-core result``: how a job ended, and what its handler returned."""
+"""``rq-core result``: the outcome of a job, and its result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rq_core.model import plugins
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Wait so long for the job's end. By default its end is not waited for.",
+    help="Wait this long for the job's end. By default the command does not wait.",
 )
 @audit_url_option("The audit database, which knows how jobs ended that have left Redis.")
 @server_options
@@ -45,9 +45,9 @@ def result(
     *,
     as_json: bool,
 ) -> None:
-    """Show how the job ID ended, and what its handler returned if that is kept.
+    """Show the outcome of the job ID, and its result if that is kept.
 
-    The value is printed as JSON, and nothing else on standard output: how a job ended that has no value is told on
+    Standard output has the result as JSON and nothing else. The outcome of a job without a result is written to
     standard error. The exit status is 0 if the job succeeded, else 1.
     """
     from rq_core.app.app import App
@@ -75,22 +75,22 @@ def result(
     elif _has_value(outcome):
         say(json.dumps(outcome.value, ensure_ascii=False))
     elif isinstance(outcome, Succeeded):
-        say(f"succeeded; its value is not there ({outcome.missing})", err=True)
+        say(f"succeeded; its result is not available ({outcome.missing})", err=True)
     else:
         error = getattr(outcome, "error", None)
         why = [getattr(outcome, "reason", ""), str(error or ""), getattr(outcome, "by", "")]
-        told = (
-            "nothing tells how it ended"
+        because = (
+            "neither Redis nor a log knows how it ended"
             if isinstance(outcome, Gone)
             else ", ".join(filter(None, why))
         )
-        say(f"{word}: {told}" if told else word, err=True)
+        say(f"{word}: {because}" if because else word, err=True)
     if not isinstance(outcome, Succeeded):
         raise click.exceptions.Exit(1)
 
 
 def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
-    """The first queue that has the job, or its outcome; None if none does."""
+    """Return the first queue that has the job, or its outcome; None without such a queue."""
     from rq_core.protocol.reads.result_reads import Absent
 
     for queue in queues:
@@ -101,7 +101,7 @@ def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
 
 
 def _queue_in_log(job_id: str, audit_url: str | None) -> str | None:
-    """The queue in which the log has the job last; None if it has none, or there is no log."""
+    """Return the queue in which the log has the job last; None without one, or without a log."""
     if audit_url is None:
         return None
     events = plugins.history_reader()(audit_url, job_id, None)

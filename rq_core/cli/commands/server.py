@@ -24,11 +24,11 @@ from rq_core.model.lib.url import REDIS_URL_VARIABLE
 from rq_core.views.text import span
 
 OTHERS: Final = "--dir names that of another folder"
-"""What is said beside a server that does not run."""
+"""The hint after the message that no server runs."""
 
 
 def _directory(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
-    """The directory that was given, else that of the environment's URL, else the default one."""
+    """Return the directory that was given, else that of the environment's URL, else the default one."""
     from rq_core.embedded import server as embedded
 
     url = os.environ.get(REDIS_URL_VARIABLE, "")
@@ -61,7 +61,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> floa
     return value
 
 
-@server.command()
+@server.command("run")
 @directory_option
 @click.option(
     "--idle",
@@ -73,12 +73,12 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> floa
     help="End after so long without clients.",
 )
 @click.pass_context
-def run(ctx: click.Context, directory: Path, idle: float) -> None:
+def run_command(ctx: click.Context, directory: Path, idle: float) -> None:
     """Run the server here until Ctrl-C."""
     from rq_core.embedded import server as embedded
 
     say(f"embedded://{directory}; Ctrl-C ends it", err=True)
-    status = embedded.run(directory, idle_s=idle)
+    status = embedded.run_server(directory, idle_s=idle)
     if status:
         raise click.ClickException(f"the server ended with status {status}; see {directory}")
     ctx.exit(0)
@@ -92,7 +92,7 @@ def status(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
     """Say whether the server runs. The exit status is 1 if it does not."""
     from rq_core.embedded import server as embedded
 
-    found = embedded.status(directory)
+    found = embedded.server_status(directory)
     if as_json:
         print_json(dataclasses.asdict(found))
     elif found.running:
@@ -112,15 +112,15 @@ def stop(directory: Path) -> None:
     """Stop the server; its data is safe on disk."""
     from rq_core.embedded import server as embedded
 
-    stopped = embedded.stop(directory)
+    stopped = embedded.stop_server(directory)
     say("stopped" if stopped else f"no server runs for {directory.absolute()}; {OTHERS}")
 
 
-@server.command()
+@server.command("prepare")
 @server_options
 @force_option()
 @json_option
-def prepare(redis_url: str, prefix: str, *, as_json: bool) -> None:
+def prepare_command(redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Load this version's functions into a server, for users that may load none.
 
     Run it after each installation of a new version, before its workers begin, as a user that may load functions:

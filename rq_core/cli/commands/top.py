@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rq_core.metrics.causes import Cause, Unread
     from rq_core.metrics.shared import Shared
     from rq_core.model.plugins import LogOverview
-    from rq_core.protocol.reads.overview import Overview, QueueOverview
+    from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 
 DROPPED: Final = (
     "ended/s", "scheduled", "ready/s", "backlog", "blocked lanes", "dead", "workers", "running", "oldest",
@@ -52,13 +52,13 @@ SAYS_MAX: Final = 400
 
 
 class Frame(NamedTuple):
-    """What is shown at one moment."""
+    """The state of queues and log at one moment."""
 
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """None: it was not asked for."""
+    """The state of the log; None: it was not asked for."""
     at: float
-    """On the monotonic clock."""
+    """The time of the look, on the monotonic clock."""
 
 
 @click.command()
@@ -87,7 +87,7 @@ def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show how the queues stand and what is wrong with them, until q or Ctrl-C. It changes nothing.
+    """Show the state of the queues and what is wrong with them, until q or Ctrl-C. It changes nothing.
 
     With --json, print one document and end. The exit status of --json and --once is 1 if Redis does not answer, or
     refuses.
@@ -151,8 +151,8 @@ def _watch(look: Callable[[], Frame], frame: Frame, every: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Give what waits so many seconds for the key q, and returns whether it was typed. Without a terminal to type at,
-    it only waits."""
+    """Yield a function that waits some seconds for the key q, and returns whether it was typed. Without a terminal to
+    type at, it only waits."""
     if not sys.stdin.isatty():
 
         def only_waits(seconds: float) -> bool:
@@ -180,7 +180,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
                     return True
         return False
 
-    # Each key at once, and not shown; Ctrl-C stays what it is.
+    # Keys come at once and are not shown; Ctrl-C still interrupts.
     tty.setcbreak(number)
     try:
         yield leaves_within
@@ -215,8 +215,8 @@ def _log_document(log: LogOverview) -> list[dict[str, Any]]:
 def render(
     frame: Frame, before: Frame | None, width: int, height: int | None = None
 ) -> RenderableType:
-    """Return what is shown of a frame in so many columns, and lines if ``height`` is given. Rates are told against the
-    frame ``before``."""
+    """Return a frame as text of ``width`` columns, and ``height`` lines if it is given. Rates are those since the frame
+    ``before``."""
     from rich.console import Group
     from rich.text import Text
 
@@ -245,7 +245,7 @@ def render(
 
 
 def _lines(text: Text, width: int) -> int:
-    """How many lines a text takes."""
+    """Return the number of lines that a text takes."""
     from rich.console import Console
 
     return len(text.wrap(Console(width=width), width)) if text else 0
@@ -267,7 +267,7 @@ def _causes(found: Sequence[Cause], most: int) -> Text:
     if left := found[most:]:
         page = sum(each.pages for each in left)
         pages = "pages" if page == 1 else "page"
-        lines.append(f"and {len(left):,} more, of which {page:,} {pages}\n")
+        lines.append(f"and {len(left):,} more; {page:,} of them {pages}\n")
     return lines
 
 
@@ -288,7 +288,7 @@ def _queues(
     shown: Sequence[QueueOverview],
     alerts: Sequence[str],
 ) -> RenderableType:
-    """The table of queues. ``alerts`` are those of what is wrong."""
+    """Return the table of queues. ``alerts`` are the alerts of all causes."""
     from rq_core.cli.columns import Column, chosen, table_of
 
     columns = [

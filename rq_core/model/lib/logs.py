@@ -22,7 +22,7 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
 
 
 configured: tuple[str, str] | None = None
-"""What configure was last called with, for processes that are started from here."""
+"""The format and level of the last call of ``configure``, for processes that this one starts."""
 
 
 class TextFormatter(logging.Formatter):
@@ -66,7 +66,7 @@ def warn_with_traceback(
 
 
 def _kept(text: str) -> str:
-    """What of a text goes into the log."""
+    """Return the excerpt of a text that goes into the log."""
     return excerpt(text, TEXT_MAX)
 
 

@@ -12,19 +12,20 @@ READ_MAX: Final = 200_000
 
 
 def bytes_of(text: str) -> bytes:
-    """The bytes of a text as Redis has them: what is no UTF-8 there stands in it as lone surrogates."""
+    """Return the bytes of a text as Redis has them. In the text, lone surrogates represent bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def number_in(text: str | None) -> int | None:
-    """The number that a text of digits is; None if it is none, or is too long for one that scripts write."""
+    """Return the number that a text of digits is; None for another text, or for more digits than scripts write."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
         return None
     return int(text)
 
 
 def printable(text: str) -> str:
-    """A text as one line that cannot steer a terminal: what is not printable, line ends too, is escaped."""
+    """Return a text as one line that cannot steer a terminal: characters that are not printable are escaped, also line
+    ends."""
     if text.isprintable():
         return text
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -32,8 +33,8 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """The beginning and the end of a text that has more than ``most`` characters: the end of a traceback says what
-    happened."""
+    """Return the beginning and the end of a text that has more than ``most`` characters: the end of a traceback has the
+    error."""
     if len(text) <= most:
         return text
     half = most // 2 - 10
@@ -41,12 +42,14 @@ def shorten(text: str, most: int) -> str:
 
 
 def excerpt(text: str, most: int) -> str:
-    """The same without passwords. They are masked first: half a password, cut off from its user's name, is one, too."""
+    """Return a shortened text without passwords. They are masked first: half a password, cut off from its user's name,
+    is still a secret."""
     return shorten(masked(_bounded(text)), most)
 
 
 def _bounded(text: str) -> str:
-    """A text of which READ_MAX characters are left. A word that would be cut goes whole, since it may be a password."""
+    """Return a text with at most READ_MAX of its characters. A word that would be cut is left out whole: it may be a
+    password."""
     if len(text) <= READ_MAX:
         return text
     head, tail = text[: READ_MAX // 2], text[-READ_MAX // 2 :]

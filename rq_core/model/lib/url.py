@@ -16,13 +16,13 @@ AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
 """The same for the audit database."""
 
 SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
-"""What a URL of a cluster begins with, and what those of its nodes do."""
+"""The schemes of a cluster's URLs, each with the scheme of its nodes' URLs."""
 _URL: Final = re.compile(r"(?P<scheme>rediss?)://(?P<place>[^/?]*)")
 
 
 def check_password(url: str) -> None:
-    """Raise InvalidOption for a password with an unescaped ``/``, ``?`` or ``#``: what is behind it would be read, and
-    told, as another part of the URL."""
+    """Raise InvalidOption for a password with an unescaped ``/``, ``?`` or ``#``: the rest of the password would be
+    read, and shown in messages, as another part of the URL."""
     rest = url.partition("://")[2]
     place = re.split("[/?#]", rest, maxsplit=1)[0]
     path = rest[len(place) :].partition("?")[0]
@@ -47,6 +47,6 @@ def is_cluster(url: str) -> bool:
 
 
 def cluster_url(url: str) -> str:
-    """What to write for the URL of one node of a cluster, so that all are found."""
+    """Return the cluster's URL to write in place of the URL of one node, so that all nodes are found."""
     parts = _URL.match(url)
     return f"{parts['scheme']}+cluster://{parts['place']}" if parts else "redis+cluster://HOST:PORT"

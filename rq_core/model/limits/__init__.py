@@ -1,4 +1,4 @@
-"""Limits as text: what counts jobs, how many it takes, and which tasks it concerns.
+"""Limits as text: scopes, which count jobs; how many jobs a scope takes; and the tasks that a limit concerns.
 
 - ``scopes``: scopes and lanes.
 - ``limit``: a cap or a rate, and both ways to write one.

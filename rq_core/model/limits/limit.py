@@ -33,11 +33,11 @@ class Limit(NamedTuple):
     most: int | None
     window_ms: int | None = None
     burst: int = 1
-    """Of a rate: how many may follow each other without a pause."""
+    """The number of jobs of a rate that may follow each other without a pause."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a limit. Raises ValueError for what is none."""
+        """Read a limit. Raises ValueError for a text that is not a limit."""
         if text == "none":
             return cls(None)
         rate = _STORED_RATE.fullmatch(text)
@@ -49,18 +49,19 @@ class Limit(NamedTuple):
 
     @property
     def interval_us(self) -> int | None:
-        """Of a rate: the time that one job takes of it, in µs. None: it is no rate, or takes nothing."""
+        """The time that one job uses of a rate, in µs. None: it is not a rate, or a rate of 0 jobs."""
         return (
             None if not self.window_ms or not self.most else -(-self.window_ms * 1000 // self.most)
         )
 
     def latest_resume_ms(self, now_ms: int) -> int | None:
-        """The latest moment at which a spent rate goes on (Unix ms). A later one is from before the clock went back, or
-        from a slower limit."""
+        """Return the latest moment at which a spent rate goes on (Unix ms). A later one is from before the clock went
+        back, or from a slower limit."""
         return None if self.interval_us is None else now_ms + -(-self.interval_us // 1000)
 
     def furthest_us(self, now_ms: int) -> int | None:
-        """How far ahead a rate can be spent (Unix µs), likewise."""
+        """Return the latest arrival time that a rate can have (Unix µs). A later one is also from before the clock went
+        back, or from a slower limit."""
         return None if self.interval_us is None else now_ms * 1000 + self.burst * self.interval_us
 
     def __str__(self) -> str:
@@ -81,9 +82,9 @@ class CapEntry(NamedTuple):
     was: tuple[str, ...] = ()
     """Limits that code declared before; code cannot bring them back."""
     declared: Limit | None = None
-    """What code declares, if a live limit stands in its place."""
+    """The limit that code declares, if a live limit is in force in its place."""
     by: str | None = None
-    """Who set a live limit."""
+    """The operator who set a live limit."""
     at_ms: int | None = None
     """When (Unix ms)."""
 
@@ -117,7 +118,7 @@ _TYPED_RATE: Final = re.compile(r"(\d{1,10})/(\d{1,9}(?:\.\d{1,3})?)s(?:/(\d{1,1
 
 
 def shown(limit: Limit) -> str:
-    """A limit as people write it: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
+    """Return a limit as operators write it: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
     if limit.window_ms is None or limit.most is None:
         return str(limit)
     seconds = f"{limit.window_ms / 1000:.3f}".rstrip("0").rstrip(".")

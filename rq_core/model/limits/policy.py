@@ -14,7 +14,7 @@ from rq_core.model.limits.scopes import FAIR
 from rq_core.model.unique_names import digest_of, unique_name
 
 
-class Source(NamedTuple):
+class ScopeSource(NamedTuple):
     """Where one scope of a task's jobs comes from."""
 
     family: str
@@ -36,7 +36,7 @@ class Source(NamedTuple):
     """Its cap in this code: what decides whether it is full for as long as none is stored."""
 
     def document(self) -> dict[str, Any]:
-        """As it stands in a policy: what is at its default is left out."""
+        """Return its JSON object in a policy; fields at their defaults are left out."""
         facts = {
             "family": self.family,
             "scope": self.scope,
@@ -54,20 +54,20 @@ class Source(NamedTuple):
 
 
 NAME_KEY: Final = "unique"
-"""By what word a producer gives the value that a function of a task makes for the names of its jobs."""
+"""The word by which a producer gives the value that a task's function makes for the names of its jobs."""
 
 
 class Naming(NamedTuple):
     """How jobs of a task get their names, for producers that do not have the task's code."""
 
     ties: Mapping[str, Any]
-    """What names are for, as :func:`rq_core.model.job.ties_of` takes it."""
+    """The arguments of :func:`rq_core.model.job.ties_of` that say what a name is for."""
     arguments: tuple[str, ...] | None = None
-    """The arguments whose values stand in the name; None: all, or a function makes the value."""
+    """The arguments whose values are in the name; None: all, or a function makes the value."""
     function: str = ""
     """The name of that function."""
     defaults: Mapping[str, Any] = {}
-    """What arguments count as that are left out, in the types of JSON."""
+    """The values of arguments that a call leaves out, in the types of JSON."""
 
     def name(self, task: str, values: Mapping[str, Any], key: str | None = None) -> str:
         """Return the name of a job with these arguments, in the types of JSON. ``key`` is the value in the place of a
@@ -81,7 +81,7 @@ class Naming(NamedTuple):
         return unique_name(task, given)
 
     def document(self) -> dict[str, Any]:
-        """As it stands in a policy."""
+        """Return its JSON object in a policy."""
         per = self.function or (None if self.arguments is None else list(self.arguments))
         return {"ties": dict(self.ties), "per": per, "defaults": dict(self.defaults)}
 
@@ -94,7 +94,7 @@ def _text(value: Any) -> str:
 
 
 def families_of(text: str) -> list[str]:
-    """The families that a policy's jobs are counted by; none of one that cannot be read."""
+    """Return the families that count a policy's jobs; empty for a policy that cannot be read."""
     try:
         return [str(each["family"]) for each in _scopes(text) if each["family"] != FAIR]
     except (ValueError, KeyError, TypeError):
@@ -102,7 +102,8 @@ def families_of(text: str) -> list[str]:
 
 
 def keyless_in(text: str) -> list[str]:
-    """The families of a policy that have one scope only, whatever the arguments; none of one that cannot be read."""
+    """Return the families of a policy that have one scope only, for any arguments; empty for a policy that cannot be
+    read."""
     try:
         return [
             str(each["family"])
@@ -114,12 +115,12 @@ def keyless_in(text: str) -> list[str]:
 
 
 def write_policy(
-    sources: Iterable[Source],
+    sources: Iterable[ScopeSource],
     naming: Naming | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """What producers without the task's code need to know, as JSON. ``options`` are those of its jobs that differ from
-    the defaults, by their names in OPTIONS."""
+    """Return a task's policy, for producers without the task's code, as JSON. ``options`` are the options of its jobs
+    that differ from the defaults, by their names in OPTIONS."""
     said: dict[str, Any] = {"scopes": [source.document() for source in sources]}
     if naming is not None:
         said["name"] = naming.document()
@@ -151,8 +152,8 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def read_naming(text: str) -> Naming | None:
-    """How jobs of a task get their names by its policy; None if they have none. Raises ValueError, KeyError or
-    TypeError if the policy is invalid."""
+    """Return how jobs of a task get their names by its policy; None if they have no names. Raises ValueError, KeyError
+    or TypeError if the policy is invalid."""
     said = _document(text).get("name")
     if said is None:
         return None
@@ -171,21 +172,22 @@ def read_naming(text: str) -> Naming | None:
     )
 
 
-def read_policy(text: str) -> list[Source]:
-    """The sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is invalid."""
+def read_policy(text: str) -> list[ScopeSource]:
+    """Return the sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is
+    invalid."""
     return [_read_source(each) for each in _scopes(text)]
 
 
 def _scopes(text: str) -> list[dict[str, Any]]:
-    """What a policy lists. Raises ValueError, KeyError or TypeError."""
+    """Return the sources of scopes that a policy lists. Raises ValueError, KeyError or TypeError."""
     scopes = _document(text)["scopes"]
     if not isinstance(scopes, list) or not all(isinstance(each, dict) for each in scopes):
         raise TypeError("its scopes are no list of objects")
     return scopes
 
 
-def _read_source(facts: Mapping[str, Any]) -> Source:
-    return Source(
+def _read_source(facts: Mapping[str, Any]) -> ScopeSource:
+    return ScopeSource(
         family=facts["family"],
         scope=facts.get("scope", ""),
         argument=facts.get("argument", ""),

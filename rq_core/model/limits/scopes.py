@@ -1,7 +1,7 @@
 """Scopes and lanes as text: the form that they have in Redis, in events and on the command line.
 
 A *scope* is what a cap or a rate counts: ``queue``, ``task=send``, or one value of a family of keys, ``tenant=acme``.
-Its *family* is what stands before the ``=``. A rate's family is named with its window: ``tenant@60s=acme``.
+Its *family* is the text before the ``=``. A rate's family is named with its window: ``tenant@60s=acme``.
 
 A *lane* is where jobs wait that have the same priority and the same scopes: ``2+task=send+tenant=acme``.
 
@@ -34,23 +34,23 @@ RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT})
 
 FAMILY_PATTERN: Final = NAME_PATTERN + r"(?:@[0-9.]{1,12}s)?"
 _ESCAPED: Final = r"(?!.*%(?![0-9A-F]{2}))"
-"""What follows has no percent sign but those of :func:`encode_key`."""
+"""Matches if the text after it has no percent signs but those of :func:`encode_key`."""
 SCOPE_PATTERN: Final = rf"{FAMILY_PATTERN}(?:={_ESCAPED}[A-Za-z0-9_.:~%-]{{0,{KEY_MAX}}})?"
 _SCOPE = re.compile(SCOPE_PATTERN)
 
 
 def encode_key(value: str) -> str:
-    """A key's value as it stands in a scope: percent-encoded, so that it has no separators."""
+    """Return a key's value as a scope has it: percent-encoded, so that it has no separators."""
     return quote(value, safe="-_.:~")
 
 
 def scope(family: str, value: str) -> str:
-    """The scope of one value of a family."""
+    """Return the scope of one value of a family."""
     return f"{family}={encode_key(value)}"
 
 
 def family_of(scope_name: str) -> str:
-    """The family of a scope; a family is its own."""
+    """Return the family of a scope; a family is its own family."""
     return scope_name.partition("=")[0]
 
 
@@ -70,20 +70,20 @@ def is_scope(text: str) -> bool:
 
 
 def canonical(scopes: Iterable[str]) -> list[str]:
-    """Scopes in their fixed order, each once: the task's first, then the others by name."""
+    """Return scopes in their fixed order, each once: the task's first, then the others by name."""
     return sorted(set(scopes), key=lambda s: (not s.startswith("task="), s))
 
 
 def lane_name(rank: int, scopes: Iterable[str]) -> str:
-    """The lane of jobs of this priority (0 critical to 3 low) and these scopes; empty without scopes."""
+    """Return the lane of jobs of this priority (0 critical to 3 low) and these scopes; empty without scopes."""
     ordered = canonical(scopes)
     return "+".join((str(rank), *ordered)) if ordered else ""
 
 
 def scopes_of(lane: str) -> tuple[str, ...]:
-    """The scopes of a lane, in its order; none of the empty one."""
+    """Return the scopes of a lane, in its order; nothing for the empty lane."""
     return tuple(lane.split("+")[1:])
 
 
 RANK: Final = 10**15
-"""In `open`, lanes of one priority are so far before those of the next."""
+"""In `open`, the distance between the orders of one priority's lanes and those of the next."""

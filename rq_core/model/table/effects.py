@@ -1,4 +1,4 @@
-"""What each event does to a job: the one table behind every fold, and the sets of events that follow from it.
+"""The effect of each event on a job: the one table that every fold uses, and the sets of events that follow from it.
 
 :func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply it with code of their own, so that a
 mistake in one of them shows as a difference. What holds for all events is not in the table:
@@ -33,14 +33,14 @@ class Leads(Enum):
 
 
 class Effect(NamedTuple):
-    """What one event does to a job's fields."""
+    """The effect of one event on a job's fields."""
 
     leads_to: State | Leads | None = None
-    """None: out of Redis."""
+    """The job's state after the event; None: out of Redis."""
     begins: bool = False
-    """Before it there is nothing to know of the job."""
+    """Whether a job begins with it: the job's earlier events do not matter."""
     takes: tuple[tuple[str, str], ...] = ()
-    """Fields that become what the event says: the job's name, the event's. Null in a counter is 0."""
+    """Fields that get a value from the event: the job's field, the event's field. Null in a counter is 0."""
     takes_if_told: tuple[str, ...] = ()
     """The same, unless the event says null."""
     zeroes: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
 """Every other event about jobs, and the fields that it makes null. It changes nothing else of a job."""
 
 BEGINNINGS: Final = frozenset(event for event, effect in EFFECTS.items() if effect.begins)
-"""Events before which there is nothing to know of a job."""
+"""Events with which a job begins: its earlier events do not matter."""
 
 _SOURCES: Final = {event: {t.source for t in TRANSITIONS if t.event is event} for event in EFFECTS}
 
@@ -149,7 +149,7 @@ REVIVALS: Final = frozenset(
 
 
 def target(event: Event, facts: Mapping[str, Any]) -> State | None:
-    """The state that an event leads to, by what it carries; None: out of Redis. Raises KeyError for an event that is
+    """Return the state that an event leads to, by its fields; None: out of Redis. Raises KeyError for an event that is
     not about a job's state, ValueError for a target that is not a state.
     """
     leads_to = EFFECTS[event].leads_to

@@ -1,4 +1,4 @@
-"""The fields that each event carries, in their order: an entry of the outbox is an array of these.
+"""The fields of each event, in their order: an entry of the outbox is an array of their values.
 
 What an event does to a job's fields says :mod:`rq_core.model.table.effects`. Nothing here does I/O.
 """
@@ -96,7 +96,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _ID, _FENCE,
         EventField(
             "value_digest",
-            "first 32 hex digits of the SHA-256 of the value that its handler returned, as JSON; null: none is kept",
+            "first 32 hex digits of the SHA-256 of the result's JSON; null: no result is kept",
         ),
         EventField(
             "value",
@@ -163,7 +163,8 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "what it counts: queue, task=…, a family of keys, or one key; weight=… for a fair queue",
         ),
         EventField(
-            "old", "the limit before: a number, none, or limit/window/burst; null: there was none"
+            "old",
+            "the limit before: a number, none, or limit/window/burst; null: no limit was stored",
         ),
         EventField("new", "the limit now; null: a key has none of its own any more"),
         EventField("version", "1, 2, 3… per scope, from 1 again after null"),

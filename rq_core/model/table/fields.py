@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.table.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY
 
 
-class Kind(Enum):
-    """What a field may hold, if it is not null. In SQL a number is a BIGINT, and anything else a text."""
+class FieldKind(Enum):
+    """The kinds of values that a field has, if it is not null. In SQL a number is a BIGINT, any other kind a text."""
 
     WORD = "a short text"
     NUMBER = "a whole number, 0 or more"
@@ -31,7 +31,7 @@ class Field(NamedTuple):
     """One field of a job."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     line: str | None = None
     """Its name in a state line; None: Redis does not keep it."""
     default: Any = None
@@ -40,13 +40,13 @@ class Field(NamedTuple):
     """Its place among the traits: the fields that every event with which a job begins (enqueued, restored, baseline)
     carries at its end. None: it is no trait."""
     given: bool = False
-    """Whether a trait is what the producer says with the job's ties, under its name in a state line: enqueue checks its
-    kind and hands it on to the line and the event. Scripts work out the other traits."""
+    """Whether the producer gives a trait with the job's ties, under its name in a state line: enqueue checks its kind
+    and copies it to the line and the event. Scripts work out the other traits."""
     meaning: str = ""
-    """What a trait says, for the reference of events and tables."""
+    """The meaning of a trait, for the reference of events and tables."""
 
 
-_K = Kind
+_K = FieldKind
 
 FIELDS: Final = (
     Field("task", _K.WORD, "task"),
@@ -97,7 +97,7 @@ FIELDS: Final = (
     Field("error_type", _K.WORD),
     Field("error_message", _K.MESSAGE),
 )  # fmt: skip
-"""Every field of a job but its id and its state. Those of a state line stand in the line's order."""
+"""Every field of a job but its id and its state. The fields of a state line are in the line's order."""
 
 BY_LINE: Final = {field.line: field for field in FIELDS if field.line is not None}
 """The fields of a state line, by their names there, in their fixed order."""
@@ -110,15 +110,15 @@ TRAITS: Final = tuple(
         (field for field in FIELDS if field.trait is not None), key=lambda field: field.trait or 0
     )
 )
-"""The traits in the order of their places. A new one takes the next place: the outbox may leave out what is null at the
-end of an array only."""
+"""The traits in the order of their places. A new trait takes the next place: the outbox may leave out null fields only
+at the end of an array."""
 
 GIVEN: Final = tuple(field for field in TRAITS if field.given)
-"""The traits that a producer says. In a state line they stand before the lane, behind the traits that scripts work out
-there, since enqueue writes them there."""
+"""The traits that a producer gives. In a state line they come after the traits that scripts work out and before the
+lane, since enqueue writes them there."""
 
 STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))
-"""What a state line says before the lane. Claims leave it as it is."""
+"""The fields of a state line before the lane. Claims leave them as they are."""
 
 COUNTERS: Final = ("claims", "failures", "losses", "unknown")
-"""What is counted of a job from 0 on: null in an event is 0."""
+"""The counters of a job, which begin at 0: null in an event is 0."""

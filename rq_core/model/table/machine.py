@@ -2,8 +2,8 @@
 
 Everything that must agree about a job's life is derived from here: the Lua constants and the header
 check of every script, ``docs/reference/states.md``, the SQL CHECK constraints, the legality of
-:mod:`rq_core.model.events`, and the matrix of states and scripts of the tests. Only what an event does to
-a job's fields stands elsewhere, in :mod:`rq_core.model.table.effects`. Nothing here does I/O.
+:mod:`rq_core.model.events`, and the matrix of states and scripts of the tests. Only the effects of an event on
+a job's fields are elsewhere, in :mod:`rq_core.model.table.effects`. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 
 class State(StrEnum):
-    """Where a live job stands. A job that is in none of these has left Redis; SQL remembers it."""
+    """The states of a live job. A job that is in none of them has left Redis; SQL remembers it."""
 
     SCHEDULED = "scheduled"
     """Waits for a moment: a delay, a retry's back-off, or a worker that knows its task."""
@@ -32,7 +32,7 @@ CLAIMED_STATES: Final = frozenset({State.RUNNING, State.CANCELLING})
 
 
 class Event(StrEnum):
-    """What can happen, as a past participle. Each is emitted by the script that makes it true."""
+    """The events of jobs and queues, as past participles. The script that makes an event true writes it."""
 
     ENQUEUED = "enqueued"
     DISCARDED = "discarded"
@@ -155,7 +155,7 @@ class Priority(StrEnum):
 PRIORITIES: Final = tuple(Priority)
 
 LAYOUT: Final = 2
-"""Version of what the keys hold. A client refuses a queue of another layout."""
+"""The version of the keys' contents. A client refuses a queue of another layout."""
 
 DEFAULT_PRIORITY: Final = Priority.NORMAL
 DEFAULT_MAX_ATTEMPTS: Final = 3
@@ -168,7 +168,7 @@ LEFT_OPEN: Final = LIMIT_MAX + 1
 
 
 def transitions_of(script: str) -> tuple[Transition, ...]:
-    """The arrows that one script may draw."""
+    """Return the transitions that one script may make."""
     return tuple(t for t in TRANSITIONS if t.script == script)
 
 

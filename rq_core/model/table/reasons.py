@@ -1,4 +1,5 @@
-"""The words that rq-core itself writes as a reason, and what a worker may present as a claim's outcome.
+"""The words that rq-core itself writes as a reason: why a job died or was given back, why a settlement was refused,
+and why an epoch began.
 
 A task's own retry policy and other clients may give other words. A new word needs only a line here: scripts and SQL
 take any. A rollback whose reason begins with ``unknown_`` waits longer each time and dies in the end

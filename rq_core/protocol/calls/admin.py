@@ -1,4 +1,4 @@
-"""What people change in a queue: cancel, edit, requeue, prune, and its settings."""
+"""Changes that operators make in a queue: cancel, edit, requeue, prune, and its settings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rq_core.protocol.reads.reads import Reads
 IDS_CHUNK: Final = 250
 """Most jobs that a person cancels, requeues or prunes in one call."""
 WHY_MAX: Final = 4_000
-"""Most characters of what a person says of a change."""
+"""Most characters of an operator's reason for a change."""
 
 
 class Change(NamedTuple):
-    """What an edit changes of jobs that wait. An empty text leaves it as it is."""
+    """The options that an edit changes of jobs that wait. An empty text leaves an option as it is."""
 
     priority: str = ""
     """Its name."""
@@ -83,7 +83,7 @@ class Admin:
         outcomes: dict[str, str] = {}
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
         args |= more or {}
-        # Once each: asked a second time in a call, the script would answer how the job stands by then.
+        # Each id once: for a second time in a call, the script would answer with the state after the first change.
         once = tuple(dict.fromkeys(check_name("job", i) for i in ids))
         for start in range(0, len(once), IDS_CHUNK):
             chunk = once[start : start + IDS_CHUNK]
@@ -189,7 +189,7 @@ class Deletion:
             yield from self._delivery.ask([["SADD", listed, queue]])
 
     def claims(self, queue: str) -> Plan[int]:
-        """How many claims are in force."""
+        """Return how many claims are in force."""
         keys = queue_keys(queue, self._delivery.prefix)
         (claims,) = yield from self._delivery.ask([["ZCARD", keys("leases")]], queue)
         return int(claims)

@@ -20,7 +20,7 @@ from rq_core.model.table.machine import (
 )
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_nothing, parse_pairs
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 BASELINE_CHUNK: Final = 1_000
 """About how many jobs' baselines are written in one call, and the most that stand in one event."""
@@ -44,22 +44,22 @@ _TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4
 
 
 class Restoration(NamedTuple):
-    """What restore.lua is to do about one job."""
+    """The work of restore.lua for one job."""
 
     id: str
     kind: str
     """restore, missing, remove, remember or name."""
     due_ms: int
     line: str
-    """restore, missing: its state line, without place, due time and since when; remove: as it reads now; remember:
-    the field of ``results``; name: its name, and until when that stands."""
+    """restore, missing: its state line, without ``seq``, ``due`` and ``since``; remove: its present state line;
+    remember: the field of ``results``; name: its name, and the instant until which it holds the name."""
     detail: str
     """The rest of the event's fields, as JSON."""
     spec: str = ""
 
 
 class Restored(NamedTuple):
-    """What became of a restore."""
+    """The outcome of a restore."""
 
     last: str
     """The ``after`` of the next one."""
@@ -112,7 +112,7 @@ class Audit:
         )
 
     def _baseline(self, queue: str, cursor: str) -> Plan[str]:
-        """Write the baseline of the next jobs. Returns the cursor of those behind them, "0" after the last ones."""
+        """Write the baseline of the next jobs. Returns the cursor of the jobs after them, "0" after the last ones."""
         args = {"by": self._delivery.name, "cursor": cursor, "most": BASELINE_CHUNK}
         return (
             yield from self._delivery.call(
@@ -186,7 +186,7 @@ class Audit:
         outbox = queue_keys(queue, self._delivery.prefix)("outbox")
         bounds = (STRIKE_ENTRIES_MAX, STRIKE_BYTES_MAX)
         yield from self._delivery.ask(
-            [["EVAL", plain("strike", NUMBER_MAX=NUMBER_MAX), 1, outbox, *bounds]], queue
+            [["EVAL", plain_text("strike", NUMBER_MAX=NUMBER_MAX), 1, outbox, *bounds]], queue
         )
 
 
@@ -240,8 +240,8 @@ def remember(job_id: str, until_ms: int, line: str) -> Restoration:
 
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
-    """Let the name of a job that has ended stand up to this instant, as a throttle's does."""
-    line = f"ended unique={name} stands=until:{until_ms}"
+    """Let a job that has ended hold its name until this instant, as a throttle does."""
+    line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")
 
 

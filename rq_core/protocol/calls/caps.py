@@ -1,4 +1,5 @@
-"""Caps, rates and weights on their way to a queue: what code declares when a worker starts, and what people change."""
+"""Caps, rates and weights on their way to a queue: the limits that code declares when a worker starts, and changes of
+operators."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ VERSION_MAX: Final = 1_000_000_000
 _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
 
 
-class Kept(NamedTuple):
-    """A limit that code declares and the queue does not take, since a person, or other code, set another; or a task's
-    cap that code declared once and no longer does."""
+class KeptLimit(NamedTuple):
+    """A limit of a queue that differs from the one that code declares: an operator, or other code, set it; or a task's
+    cap that code declared earlier and declares no longer."""
 
     queue: str
     scope: str
@@ -51,7 +52,7 @@ class Kept(NamedTuple):
 
 
 class CapChange(NamedTuple):
-    """What became of a change of a limit, and what is stored now."""
+    """The outcome of a change of a limit, and the limit that is stored now."""
 
     outcome: str
     """changed, same, kept or conflict."""
@@ -66,13 +67,13 @@ class Caps:
         self._delivery = delivery
 
     def policy(self, queue: str, task: str) -> Plan[str | None]:
-        """The policy that workers registered for a task (JSON), if any did."""
+        """Return the policy that workers registered for a task (JSON), if any did."""
         keys = queue_keys(queue, self._delivery.prefix)
         (text,) = yield from self._delivery.ask([["HGET", keys("tasks"), task]], queue)
         return text  # type: ignore[no-any-return]
 
     def stored(self, queue: str) -> Plan[dict[str, CapEntry]]:
-        """The stored limits of a queue, by scope or family."""
+        """Return the stored limits of a queue, by scope or family."""
         keys = queue_keys(queue, self._delivery.prefix)
         (stored,) = yield from self._delivery.ask([["HGETALL", keys("caps")]], queue)
         return {name: CapEntry.parse(text) for name, text in sorted(pairs_of(stored).items())}
@@ -132,20 +133,20 @@ class Caps:
         queue: str,
         limits: Mapping[str, Limit],
         policies: Mapping[str, str],
-    ) -> Plan[list[Kept]]:
-        """Make a queue know what code declares: the limits, then the policies of its tasks.
+    ) -> Plan[list[KeptLimit]]:
+        """Store the limits that code declares in a queue, then the policies of its tasks.
 
         Two calls, or none if there is nothing new to say. Returns the limits that the queue keeps otherwise, among them
         caps of tasks that have none any more: other code may still declare them, so they stay until an operator lifts
         them.
         """
-        kept: list[Kept] = []
+        kept: list[KeptLimit] = []
         records = [(name, str(limit), -1) for name, limit in limits.items()]
         for at in range(0, len(records), BATCH_MAX):
             chunk = records[at : at + BATCH_MAX]
             changes = yield from self.set(queue, chunk, source="code", why=DECLARED_WHY)
             kept += [
-                Kept(queue, name, limits[name], change.limit, self._delivery.prefix)
+                KeptLimit(queue, name, limits[name], change.limit, self._delivery.prefix)
                 for name, change in changes.items()
                 if change.outcome == "kept" and change.limit != limits[name]
             ]
@@ -159,7 +160,9 @@ class Caps:
             for name, entry in entries_of(queue, zip(scopes, capped, strict=True)).items():
                 # What a person set on a task without a cap is meant so.
                 if name not in limits and entry.source == "code" and entry.limit.most is not None:
-                    kept.append(Kept(queue, name, Limit(None), entry.limit, self._delivery.prefix))
+                    kept.append(
+                        KeptLimit(queue, name, Limit(None), entry.limit, self._delivery.prefix)
+                    )
             news = {
                 name: policies[name]
                 for name, known in zip(names, stored, strict=True)
@@ -180,10 +183,10 @@ class Caps:
         by: str | None = None,
         why: str = "",
     ) -> Plan[CapChange]:
-        """Set a limit live, or give it back to code: compare with the version that was read, and set.
+        """Set a live limit, or give it back to code: compare with the version that was read, and set.
 
         Without ``version`` another operator's change in between is read and replaced; with it, CapConflict is raised.
-        ``declared`` are families that are known besides those of the queue. Raises InvalidOption, UnknownScope,
+        ``declared`` are families that are known, in addition to those of the queue. Raises InvalidOption, UnknownScope,
         NothingDeclared.
         """
         _check_change(scope, limit, version, by, why)
@@ -207,8 +210,8 @@ class Caps:
         raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
 
     def check_task(self, queue: str, scope: str) -> Plan[None]:
-        """Raise UnknownScope for the scope of a task of which a queue has seen nothing: no cap, no live job, no event
-        lately. It may be misspelt, and its cap would count nothing."""
+        """Raise UnknownScope for the scope of a task that is unknown in a queue: it has no cap, no live job, and no
+        event lately. The name may be misspelt, and its cap would count nothing."""
         family, _, name = scope.partition("=")
         if family.partition("@")[0] != TASK or not name:
             return
@@ -247,8 +250,8 @@ class Caps:
     def _stored(
         self, queue: str, scope: str, declared: Collection[str]
     ) -> Plan[dict[str, CapEntry]]:
-        """The stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted by
-        it."""
+        """Return the stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted
+        by it."""
         keys = queue_keys(queue, self._delivery.prefix)
         family = family_of(scope)
         names = [scope, family]
@@ -268,7 +271,7 @@ class Caps:
 
 
 def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, CapEntry]) -> Limit:
-    """The limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
+    """Return the limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
     if limit is None:
         return Limit(None)
     given = limit if isinstance(limit, Limit) else Limit(check_limit("limit", limit))
@@ -307,7 +310,7 @@ def parse_cap_changes(reply: Sequence[Any]) -> dict[str, CapChange]:
 
 
 def _check_change(scope: object, limit: object, version: object, by: str | None, why: str) -> None:
-    """Raises InvalidOption or InvalidName for what no change can be, before anything is read."""
+    """Raise InvalidOption or InvalidName for an invalid change, before anything is read."""
     if not isinstance(scope, str):
         must = "must be text: queue, task=NAME, a family of keys, or FAMILY=VALUE"
         raise errors.InvalidOption.of("scope", scope, must)

@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rq_core.model.job import Claim, spec_and_wait
-from rq_core.model.result_encoding import unpack
+from rq_core.model.result_encoding import unpack_result
 from rq_core.protocol.engine.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
 SWEEP_MAX: Final = 250
-"""Most expired, due or forgotten things that one claim takes care of, of each kind."""
+"""Most leases, due jobs and other entries, of each kind, that one claim ends, promotes or removes."""
 
 
 NO_VALUES: Final[Mapping[int, str]] = MappingProxyType({})
@@ -26,7 +26,7 @@ NO_TAIL: Final[Mapping[int, tuple[str, str]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a claim brought."""
+    """The result of a claim."""
 
     jobs: tuple[Claim, ...]
     now_ms: int
@@ -35,17 +35,17 @@ class Claimed:
     more: bool
     """Whether claimable jobs are left."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Of a turn: why a success that it reports is refused, ``gone`` or ``stale``, by the job's id."""
+    """By job id, for a turn: why a success that it reports is refused, ``gone`` or ``stale``."""
 
     @property
     def epoch(self) -> int | None:
-        """The history of Redis in which the jobs were claimed, None if there are none."""
+        """The epoch in which the jobs were claimed; None if no job was."""
         return int(self.jobs[0].fence.partition("-")[0]) if self.jobs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """What a worker learns when it extends its leases."""
+    """The reply to an extension of leases."""
 
     lost: tuple[str, ...]
     cancelling: tuple[str, ...]
@@ -74,9 +74,9 @@ def turn(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Report success of (id, fence) pairs, and take up to ``limit`` jobs as ``claim`` does, the places that become free
-    among them. Both happen, or neither. ``values`` are what handlers returned, by the place of their pair from 1, if
-    that is kept: JSON behind its digest (:mod:`rq_core.model.result_encoding`), or ``!`` and why it is not."""
+    """Report success of (id, fence) pairs, and take up to ``limit`` jobs as ``claim`` does. Both happen, or neither.
+    ``values`` are the kept results of handlers, by the place of their pair from 1: JSON after its digest
+    (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why a result is not kept."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     ids = tuple(h[0] for h in held)
     return Call(
@@ -102,7 +102,7 @@ def complete(
 
 
 def _tail(values: Mapping[int, str]) -> Mapping[int, tuple[str, str]]:
-    return {place: unpack(value) for place, value in values.items()} if values else NO_TAIL
+    return {place: unpack_result(value) for place, value in values.items()} if values else NO_TAIL
 
 
 def fail(

@@ -1,4 +1,4 @@
-"""Enqueue: jobs on their way into queues, in chunks, and what became of each."""
+"""Enqueue: jobs on their way into queues, in chunks, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from rq_core.protocol.engine.plan import Call, Plan
 ENQUEUE_CHUNK: Final = 250
 """Most jobs in one enqueue call, so that none keeps Redis from others for long: about 3 ms of its time."""
 LANE_COST: Final = 2
-"""A job that goes into a lane counts for so many in a chunk: it takes Redis so much longer, up to three times if the
-lane is its own."""
+"""A job that goes into a lane counts as this number of jobs in a chunk, since it costs Redis as much; up to three times
+as much as another job if the lane is its own."""
 RULES_COST: Final = 4
-"""So many of the rules for full scopes cost Redis as much as one more job. A call has about 1,000 of them at most."""
+"""The number of rules for full scopes that cost Redis as much as one more job. A call has at most about 1,000 rules."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 _BARE: Final = frozenset({"duplicate", "mismatch"})
-"""Outcomes of which there is nothing to say but the id."""
+"""Outcomes that have only the job's id."""
 
 T = TypeVar("T")
 Record = tuple[str, str, str, str, str]
 
 
 class Accepted(NamedTuple):
-    """What became of an enqueue."""
+    """The outcome of an enqueue."""
 
     ids: tuple[str, ...]
     """The jobs that are now in their queues, in the order given."""
     duplicates: tuple[str, ...] = ()
     """Ids that were live already, or are remembered; their jobs were not touched."""
     discarded: tuple[tuple[str, str], ...] = ()
-    """(id, scope) of jobs that were dropped because that scope was full and its cap says discard."""
+    """(id, scope) of jobs that were dropped because the scope was full and its cap says discard."""
     rejected: tuple[tuple[str, str], ...] = ()
-    """(id, scope) of jobs that were not taken: that scope is full and its cap says reject, or, where the scope is a
-    lane, as many wait there as its max_waiting allows."""
+    """(id, scope) of jobs that were not accepted: the scope is full and its cap says reject, or, where the scope is a
+    lane, as many jobs wait there as its max_waiting allows."""
     held: tuple[tuple[str, str], ...] = ()
-    """(id, other id) of jobs that were not taken: the other job stands in their place. It holds the name of that unique
-    job, or has held it when the id was enqueued before, and the id is remembered."""
+    """(id, other id) of jobs that were not accepted; the caller gets the other job. The other job holds the unique
+    name, or held it when the id was enqueued before, and the id is remembered."""
     replaced: tuple[tuple[str, str], ...] = ()
-    """(id, other id) of unique jobs that are in their queues, in the place of the other job, which is gone."""
+    """(id, other id) of accepted unique jobs, each in the place of another job, which has left Redis."""
     mismatched: tuple[str, ...] = ()
     """Ids that are live or remembered, of calls with another task or other arguments: nothing was done."""
 
     @classmethod
     def sum(cls, parts: Sequence[Accepted]) -> Accepted:
-        """Several, one after the other, as one."""
+        """Join the outcomes of several chunks, in order, into one."""
         if len(parts) == 1:
             return parts[0]
         wholes: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
@@ -64,7 +64,7 @@ class Accepted(NamedTuple):
         return cls(*map(tuple, wholes))
 
     def others(self) -> dict[str, Accepted]:
-        """The outcome of each job that was not accepted, by id."""
+        """Return the outcome of each job that was not accepted, by id."""
         return (
             {i: Accepted((), (i,)) for i in self.duplicates}
             | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
@@ -82,8 +82,8 @@ class Enqueue:
         self._delivery = delivery
 
     def chunk(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
-        """One chunk of jobs of one queue, with one ``spec_max``."""
-        kinds, records = pack(jobs)
+        """Return one chunk of jobs of one queue, with one ``spec_max``."""
+        kinds, records = pack_jobs(jobs)
         return Call(
             "enqueue",
             queue,
@@ -98,22 +98,22 @@ class Enqueue:
         )
 
     def fitting(self, jobs: Sequence[NewJob]) -> int:
-        """How many of these jobs of one queue, from the first on, go into one chunk."""
+        """Return how many of these jobs of one queue, from the first on, go into one chunk."""
         return len(next(iter(_chunks(jobs)), ("", []))[1])
 
     def one(self, job: NewJob) -> Plan[Accepted]:
-        """Hand over one job."""
+        """Enqueue one job."""
         return self._delivery.call(self.chunk(job.queue, (job,)))
 
     def many(
-        self, jobs: Iterable[NewJob], told: Callable[[str, Accepted], None] = lambda *_: None
+        self, jobs: Iterable[NewJob], on_chunk: Callable[[str, Accepted], None] = lambda *_: None
     ) -> Plan[Accepted]:
-        """Hand over jobs, of one queue or several, in chunks that are each accepted whole or not at all. ``told`` is
-        called with the queue of each chunk and what became of it.
+        """Enqueue jobs, of one queue or several, in chunks that are each accepted whole or not at all. ``on_chunk``
+        is called with the queue of each chunk and its outcome.
 
-        One chunk is on its way at a time; the next is made ready meanwhile. An error that stops it half-way carries
-        what was accepted before in ``accepted``.
-        Raises InvalidOption for what is no job.
+        One chunk is on its way at a time; the next is made ready meanwhile. An error that stops the enqueue half-way
+        has the jobs that were accepted before in ``accepted``.
+        Raises InvalidOption for an object that is not a job.
         """
         parts: list[Accepted] = []
         calls = _Ahead(starmap(self.chunk, _chunks(jobs)))
@@ -121,7 +121,7 @@ class Enqueue:
             for call in calls:
                 call.meanwhile = calls.prepare
                 parts.append((yield from self._delivery.call(call)))
-                told(call.queue, parts[-1])
+                on_chunk(call.queue, parts[-1])
         except (
             BaseException
         ) as error:  # Also what the generator of the jobs raises, and what ends the program.
@@ -131,7 +131,7 @@ class Enqueue:
 
 
 def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
-    """Let what stopped an enqueue carry, as ``accepted``, what was accepted before."""
+    """Give an error that stopped an enqueue the jobs that were accepted before, as its attribute ``accepted``."""
     # A producer's own error may be one that cannot be changed; it must come through all the same.
     with contextlib.suppress(Exception):
         error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
@@ -193,7 +193,7 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
         yield queue, chunk.jobs
 
 
-def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
+def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
     A kind is [priority, delay in ms, head, detail, full], the instant at which such a job is due, if that is given, and
@@ -246,7 +246,7 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
 
 
 def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
-    """The ``kinds`` of a call with jobs of one kind."""
+    """Return the ``kinds`` of a call with jobs of one kind."""
     return f"[{_kind(profile, delay_ms, full, due_ms, ties)}]"
 
 
@@ -310,7 +310,8 @@ class Single:
         so that its number is no other one's."""
 
     def begin(self, job: NewJob) -> Begun | None:
-        """The command that enqueues a job, to be sent at once. None: its queue has not been met, which is a plan's.
+        """Return the command that enqueues a job, for sending at once. None: its queue has not been met; a plan does
+        that.
 
         If the replies are not ACCEPTED, ``rest`` says what became of it. ``end`` must be called in any case.
         """
@@ -357,8 +358,8 @@ class Single:
         return Begun(command, slot, delivery.asking.clock())
 
     def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
-        """What is left to do, and what became of the job. The first Send has been sent: it is owed its replies. Raises
-        what the job was refused with."""
+        """Finish a call that was begun, and return the job's outcome. The first Send of the plan has been sent already:
+        it needs only its replies. Raises the error with which the job was refused."""
         result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
         if isinstance(result, RqCoreError):
             raise result

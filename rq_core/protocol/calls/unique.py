@@ -1,4 +1,4 @@
-"""The names of a queue's unique jobs: who holds them."""
+"""The names of a queue's unique jobs, and the jobs that hold them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rq_core.model.unique_names import (
 from rq_core.protocol.calls.admin import IDS_CHUNK, check_why
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_pairs
-from rq_core.protocol.reads.steps import Steps, lines_of, run, time_ms
+from rq_core.protocol.reads.steps import Steps, lines_of, run_steps, time_ms
 
 PAGE: Final = 1_000
 """Fields of ``slots`` that are read at once."""
 
 
-class Held(NamedTuple):
+class HeldName(NamedTuple):
     """A name, and the job that holds it."""
 
     name: str
@@ -32,12 +32,13 @@ class Held(NamedTuple):
     job: JobState | None
     """None: it has ended, or cannot be read."""
     until_ms: int | None = None
-    """The name stands until then, whatever becomes of the job (Unix ms); None: until the job ends or is claimed."""
+    """The instant until which the name is held, also after the job's end (Unix ms); None: until the job ends or is
+    claimed."""
     damaged: str = ""
     """Why the job cannot be read; empty if it can."""
 
 
-class Names:
+class UniqueNames:
     """The calls about names."""
 
     def __init__(self, delivery: Delivery) -> None:
@@ -45,11 +46,11 @@ class Names:
 
     def held(
         self, queue: str, name: str | None = None, *, limit: int | None = None
-    ) -> Plan[list[Held]]:
-        """The names of a queue that stand, in order, and the job that took each; or this one alone, if it stands.
-        ``limit``: so many of them at most, the first that Redis gives."""
+    ) -> Plan[list[HeldName]]:
+        """Return the held names of a queue, in order, and the job that took each; with ``name`` only that one, if it is
+        held. ``limit``: the most names, the first that Redis gives."""
         keys = queue_keys(queue, self._delivery.prefix)
-        return run(self._delivery, queue, _held(keys, name, limit))
+        return run_steps(self._delivery, queue, _held(keys, name, limit))
 
     def free(
         self, queue: str, names: Sequence[str], *, by: str | None = None, why: str = ""
@@ -68,7 +69,7 @@ class Names:
         return holders
 
 
-def _held(keys: QueueKeys, name: str | None, limit: int | None) -> Steps[list[Held]]:
+def _held(keys: QueueKeys, name: str | None, limit: int | None) -> Steps[list[HeldName]]:
     found: dict[str, str] = {}
     if name is not None:
         value, now = yield [["HGET", keys("slots"), name_field(name)], ["TIME"]]
@@ -89,5 +90,5 @@ def _held(keys: QueueKeys, name: str | None, limit: int | None) -> Steps[list[He
     for (each, by), line in zip(shown, lines, strict=True):
         jobs, damaged = read_state_lines(keys.queue, [(by.job_id, line)])
         job = jobs[0] if jobs else None
-        held.append(Held(each, by.job_id, job, by.until_ms, "".join(damaged)))
+        held.append(HeldName(each, by.job_id, job, by.until_ms, "".join(damaged)))
     return held

@@ -1,7 +1,8 @@
-"""What a user of Redis must be allowed to, by role: the least with which each does its whole work.
+"""The rights that a user of Redis needs, by role: the least with which each role does its whole work.
 
-What scripts need comes from the scripts: Redis checks the rights of who calls them, for the keys of a call and for each
-command in it. What is sent besides them stands in ROLES. ``rq-core acl`` and docs/reference/rights.md are made of this.
+The rights for scripts come from the scripts: Redis checks the rights of the user that calls one, for the keys of the
+call and for each command in it. The commands that are sent outside of scripts are in ROLES. ``rq-core acl`` and
+docs/reference/rights.md are made of this.
 
 Rights are given per command and per key, not per script. A producer is kept from settling claims because that needs
 ``leases``, which it may not touch. What it may do with the keys that it shares with others, it may also do by hand.
@@ -18,32 +19,32 @@ from typing import Any, Final, NamedTuple
 from rq_core.errors import InvalidOption
 from rq_core.model.keys import CHANNEL, DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
 from rq_core.protocol.engine.plan import Plan, Send
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 from rq_core.scripts.script import names, script
 
 _CALLED: Final = re.compile(r"\('([A-Z]+)'")
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,128}")
 
 LOOKING: Final = ("select", "info", "cluster|slots", "asking")
-"""What every role sends to meet a server; the last two in a cluster only."""
+"""Commands that every role sends to meet a server; the last two in a cluster only."""
 CALLING: Final = ("fcall", "evalsha", "script|load")
-"""What a role sends besides, if it calls scripts."""
+"""Commands that a role also sends if it calls scripts."""
 ADDING: Final = ("sadd", "sismember")
-"""What a role does with the list of queues, if its scripts may make a queue."""
+"""Commands that a role sends to the list of queues, if its scripts may make a queue."""
 LISTENING: Final = ("ssubscribe", "sunsubscribe")
-"""What a role sends besides, if it waits for ends of jobs."""
+"""Commands that a role also sends if it waits for ends of jobs."""
 OF_CHANNEL: Final = frozenset({*LISTENING, "spublish"})
-"""What a role sends for a queue's channel, and for no key."""
+"""Commands that a role sends to a queue's channel, not to a key."""
 _COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
 
 
 class Role(NamedTuple):
-    """What a user of Redis does with queues."""
+    """The work and the rights of a kind of user of Redis."""
 
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands for a queue's keys, beside those of the scripts, of LOOKING and of CALLING."""
+    """Commands for a queue's keys that the role sends outside of scripts, without LOOKING and CALLING."""
     reads: tuple[str, ...] = ()
     """Keys that it only reads, and no script of it touches."""
     writes: tuple[str, ...] = ()
@@ -112,21 +113,22 @@ loads functions: a user that may load a function may replace one that others cal
 
 
 @cache
-def commands_of(name: str) -> frozenset[str]:
-    """The commands that a script may send, in small letters."""
+def commands_of_script(name: str) -> frozenset[str]:
+    """Return the commands that a script may send, in small letters."""
     return frozenset(word.lower() for word in _CALLED.findall(script(name).text))
 
 
-def commands(role: str) -> list[str]:
-    """All commands of a role, sorted."""
+def commands_of_role(role: str) -> list[str]:
+    """Return all commands of a role, sorted."""
     known = ROLES[role]
     calling = CALLING if known.scripts else ()
-    of_scripts = (c for name in known.scripts for c in commands_of(name))
+    of_scripts = (c for name in known.scripts for c in commands_of_script(name))
     return sorted({*LOOKING, *calling, *known.sends, *of_scripts})
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
-    """The keys of a queue that a role writes, or gives to scripts that might, and those that it only reads."""
+    """Return the keys of a queue that a role writes, or gives to scripts that may write them, and the keys that it only
+    reads."""
     writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]
@@ -137,14 +139,14 @@ def keys(role: str) -> tuple[list[str], list[str]]:
 
 
 def uses_channel(role: str) -> bool:
-    """Whether a role tells of ends of jobs, or is told of them."""
-    return not OF_CHANNEL.isdisjoint(commands(role))
+    """Whether a role publishes ends of jobs, or subscribes to them."""
+    return not OF_CHANNEL.isdisjoint(commands_of_role(role))
 
 
 def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[str]:
-    """The rules of ``ACL SETUSER`` for exactly the role's rights, in the queues whose name fits the pattern.
+    """Return the rules of ``ACL SETUSER`` for exactly the role's rights, in the queues whose name fits the pattern.
 
-    Raises InvalidOption for a role or pattern that is none.
+    Raises InvalidOption for an unknown role, or an invalid pattern.
     """
     if role not in ROLES:
         raise InvalidOption.of("role", role, f"must be one of {', '.join(ROLES)}")
@@ -159,13 +161,13 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
         *every,
         *only_reads,
         *([f"&{tag}{CHANNEL}"] if uses_channel(role) else []),
-        *(f"+{command}" for command in commands(role)),
+        *(f"+{command}" for command in commands_of_role(role)),
         *_of_the_list(role, prefix),
     ]
 
 
 def _of_the_list(role: str, prefix: str) -> list[str]:
-    """The rules for the list of queues, which all share: a selector, so that no other command reaches it."""
+    """Return the rules for the list of queues, which all share: a selector, so that no other command reaches it."""
     lists = ROLES[role].lists
     if not lists:
         return []
@@ -175,15 +177,15 @@ def _of_the_list(role: str, prefix: str) -> list[str]:
 
 
 def beyond(role: str) -> list[str]:
-    """The scripts that are not the role's, but need nothing that it may not: Redis cannot keep it from them."""
+    """Return the scripts that are not the role's but need only its rights: Redis cannot keep the role from them."""
     writes, _ = keys(role)
-    may = set(commands(role))
+    may = set(commands_of_role(role))
     return [
         name
         for name in names()
         if name not in ROLES[role].scripts
         and set(script(name).all_keys) <= set(writes)
-        and commands_of(name) <= may
+        and commands_of_script(name) <= may
     ]
 
 
@@ -195,19 +197,19 @@ _OF_KEYS: Final = frozenset({"exists", "unlink"})
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
-    """Which keys of plain commands the user may not touch so, as rules."""
+    """Return the keys of plain commands that the user may not use with them, as rules."""
     checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
     return list(dict.fromkeys((yield from _denied(checks))))
 
 
 def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
-    """Which rights the user lacks that a script needs in a queue, as rules. Empty if that cannot be found out."""
+    """Return the rights that a script needs in a queue and the user lacks, as rules. Empty if they cannot be found."""
     told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told
     ]
     # A user that lacks the channel does all its work: those who wait for its jobs find their ends a little later.
-    for command in sorted(commands_of(name) - OF_CHANNEL):
+    for command in sorted(commands_of_script(name) - OF_CHANNEL):
         key = () if command.upper() in _KEYLESS else (told[0],)
         # All arguments of these are keys.
         others = () if command in _OF_KEYS else ("1", "1", "1")
@@ -217,7 +219,7 @@ def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
 
 def _denied(checks: Iterable[tuple[str, Sequence[str]]]) -> Plan[list[str]]:
     asked = list(checks)
-    (sha,) = yield Send([["SCRIPT", "LOAD", plain("probe")]])
+    (sha,) = yield Send([["SCRIPT", "LOAD", plain_text("probe")]])
     if isinstance(sha, Exception):
         return []
     (denied,) = yield Send([["EVALSHA", sha, 0, json.dumps([list(c) for _, c in asked])]])
@@ -233,7 +235,7 @@ def is_denial(text: str) -> bool:
     )
 
 
-def words_of(lacks: Sequence[str], text: str) -> str:
-    """What to tell who lacks rights."""
+def lacking_words(lacks: Sequence[str], text: str) -> str:
+    """Return the message for a user that lacks rights."""
     what = f"the right {' '.join(lacks)}" if lacks else "a right"
     return f"its user lacks {what}; `rq-core acl` prints what each role needs ({text})"

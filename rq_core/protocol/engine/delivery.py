@@ -1,7 +1,7 @@
-"""How a call is carried out, whatever happens on the way.
+"""Carries calls out, whatever happens on the way.
 
 Call slots and their numbers, re-sending with the same number after a lost reply, loading scripts that the server
-forgot, the handshake that a new epoch asks for, and what an error reply means.
+forgot, and the handshake that a new epoch needs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from rq_core import errors
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
-from rq_core.model.table.machine import LAYOUT
 from rq_core.protocol.engine import acl_roles, server_check
 from rq_core.protocol.engine.plan import (
     Call,
@@ -31,20 +29,21 @@ from rq_core.protocol.engine.plan import (
     T,
     says_full,
 )
-from rq_core.protocol.engine.queue_check import epoch_of
-from rq_core.protocol.engine.retried_commands import Asking, meaning_of, pause, wrong_type
+from rq_core.protocol.engine.replies import Handshake, answer_of, error_for, parse_handshake
+from rq_core.protocol.engine.retried_commands import Asking, meaning_of, pause
 from rq_core.scripts.script import Script, function
 
 log = logging.getLogger(__name__)
 
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
-"""How long a queue that is on the list already is told to it again."""
+"""The timeout for listing a queue again that is on the list already."""
 ROUNDS_MAX: Final = 3
-"""Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
+"""Times that a call is sent again at once, after a handshake or when its library was loaded; later times, after a
+pause."""
 
 
 _unprepared: Final[set[str]] = set()
-"""The servers, by URL, of which this process has said that they lack this version's functions."""
+"""The URLs of servers for which this process has logged that they lack this version's functions."""
 
 
 def _say_unprepared(url: str) -> None:
@@ -84,20 +83,6 @@ def _too_many(rounds: int) -> Exception | None:
     return ReplyError("its history, or what scripts it knows, keeps changing")
 
 
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """What a queue says of itself."""
-
-    epoch: int
-    now_ms: int
-    lease_ms: int
-    paused: bool
-    audit: bool
-    audit_id: str | None
-    started: str | None
-    """Why this handshake started an epoch, if it did."""
-
-
 class Delivery:
     """Carries calls out. ``name`` names their client; it is unique per boot."""
 
@@ -118,9 +103,9 @@ class Delivery:
         self._scripts = scripts
         self._functions = True
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
-        """How commands begin, by script and queue."""
+        """The beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """By queue: the facts whose keys its calls carry, since one was answered ``with``."""
+        """By queue: the facts whose keys its calls carry, since a call was answered with ``with``."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that were made here and are not on the list yet."""
@@ -152,7 +137,7 @@ class Delivery:
         return queue in self._met
 
     def head(self, name: str, queue: str) -> tuple[Any, ...]:
-        """How a call's command begins, as this server takes it by what is known of it now."""
+        """Return the beginning of a call's command, in the form that this server is known to take now."""
         head = self._heads.get((name, queue))
         if head is None:
             keys = queue_keys(queue, self.prefix)
@@ -161,7 +146,7 @@ class Delivery:
         return head
 
     def get_ready(self, *names: str) -> None:
-        """Put the texts of these scripts together now: the first call that needs one would wait for it."""
+        """Make the texts of these scripts now; otherwise the first call that needs one waits for it."""
         for name in names:
             self._script(name)
 
@@ -171,7 +156,7 @@ class Delivery:
         return None
 
     def take_slot(self, queue: str, name: str) -> Slot:
-        """A slot of this script that no call is using, with its next number."""
+        """Return a slot of this script that no call is using, with its next number."""
         if os.getpid() != self._pid:
             # A forked child must not go on with its parent's slots: both would use the same numbers.
             self._begin_process(boot_id(self.name.partition("-")[0]))
@@ -184,7 +169,7 @@ class Delivery:
         return slot
 
     def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
-        """Carry out calls in one pipelined round trip, and again what got no answer, until each has one.
+        """Carry out calls in one pipelined round trip, and send those without an answer again, until each has one.
 
         Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience ends.
         """
@@ -201,15 +186,15 @@ class Delivery:
     def begin(self, call: Call[Any]) -> Begun:
         """Give a call its slot and number, for a client that sends the command by itself, without a plan.
 
-        If the answer is ``ok``, ``call.parse`` reads the rest of it; else ``go_on`` does what is left. ``end`` must be
+        If the answer is ``ok``, ``call.parse`` reads the rest of it; else ``go_on`` finishes the call. ``end`` must be
         called in any case.
         """
         slot = self._slot_for(call)
         return Begun(self._command(call, slot), slot, self.asking.clock())
 
     def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:
-        """Do what is left of a call that was begun and sent. The first Send is that command again: it is owed the
-        replies that came. Returns a value or an RqCoreError."""
+        """Finish a call that was begun and sent. The first Send is that command again: give it the replies that came.
+        Returns a value or an RqCoreError."""
         (result,) = yield from self._settle([call], [begun.slot], begun.since)
         return result
 
@@ -219,7 +204,7 @@ class Delivery:
             self._free[queue, script].append(begun.slot)
 
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
-        """The command of a call, as this server takes it by what is known of it now."""
+        """Return the command of a call, in the form that this server is known to take now."""
         made, args = self._script(call.script), call.args
         if slot is not None:
             args = {**args, "slot": slot.name, "number": slot.number}
@@ -251,10 +236,10 @@ class Delivery:
                     lost.add(i)
                 match meaning_of(reply, lost=i in lost):
                     case "answer":
-                        results[i] = self._read(calls[i], reply)
+                        results[i] = answer_of(calls[i], reply)
                         continue
                     case "fatal":
-                        results[i] = yield from self._explain(calls[i], reply)
+                        results[i] = yield from error_for(self.asking, calls[i], reply)
                         continue
                     case "epoch":
                         strangers.add(calls[i].queue)
@@ -292,13 +277,16 @@ class Delivery:
     def _meet(
         self, queues: Iterable[str], calls: Sequence[Call[Any]], *, sent: bool
     ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
-        """Meet queues whose history is another one. Returns what calls to some are answered: why they cannot be used,
-        since the others' calls, done or not, must not suffer for it, or that there is nothing; and, if calls may have
-        been carried out (``sent``), that there was no answer."""
+        """Meet queues whose epoch has changed.
+
+        Returns the results of calls to queues that cannot be used: the error, or the result for an absent queue. Calls
+        to other queues must not suffer for it. If calls may have been carried out (``sent``), also returns the error of
+        a handshake without an answer.
+        """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):
             try:
-                # A client sends such a call by itself.
+                # A client may have sent such a call by itself, without a plan.
                 if (yield from self._is_absent(next(c for c in calls if c.queue == queue))):
                     unusable[queue] = next(c for c in calls if c.queue == queue).absent
                     self._met.discard(queue)
@@ -314,7 +302,7 @@ class Delivery:
         return unusable, None
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
-        """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""
+        """Load scripts. Returns an error that may pass; raises ServerUnsuitable for one that will not."""
         made = [self._script(name) for name in sorted(names)]
         loading = dict.fromkeys(script.loading for script in made)
         replies = yield Send([list(command) for command in loading])
@@ -353,58 +341,13 @@ class Delivery:
         calls: Sequence[Call[Any]],
         attempt: int,
     ) -> Pause:
-        """How long to wait before these calls are sent again. Raises ServerUnavailable or OutcomeUnknown when patience
-        ends."""
+        """Return how long to wait before these calls are sent again. Raises ServerUnavailable or OutcomeUnknown when
+        patience ends."""
         self._check_patience(first, sent, trouble, calls)
         return pause(attempt, self.asking.left(first, sent=sent).unsent)
 
-    def _explain(self, call: Call[Any], reply: Exception) -> Plan[errors.RqCoreError]:
-        """What an error reply of Redis means to the caller."""
-        text = str(reply)
-        if says_full(reply):
-            return errors.QueueFull(queue=call.queue)
-        if "WRONGTYPE" in text:
-            return wrong_type(call.queue, text)
-        if acl_roles.is_denial(text):
-            lacks = yield from acl_roles.lacking(self.prefix, call.script, call.queue)
-            return errors.ServerUnsuitable(url=self.asking.url, why=acl_roles.words_of(lacks, text))
-        if text.startswith(
-            ("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster", "ERR it speaks ")
-        ):
-            return self.asking.unsuitable(reply)
-        return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
-
-    def _read(self, call: Call[Any], reply: Sequence[Any]) -> Any:
-        if reply[0] == "ok":
-            return call.parse(reply[1:])
-        match list(reply[1:]):
-            case ["audit_backlog", backlog, bound]:
-                return errors.AuditBacklogFull(
-                    queue=call.queue, backlog=int(backlog), bound=int(bound)
-                )
-            case ["results_full", kept, bound, setting]:
-                return errors.ResultsFull(
-                    queue=call.queue, kept=int(kept), bound=int(bound), setting=setting
-                )
-            case ["elsewhere", attached]:
-                return errors.AuditElsewhere(queue=call.queue, attached=attached)
-            case ["stamp", found]:
-                return errors.AuditStampDiffers(queue=call.queue, found=found)
-            case ["restored", last]:
-                return errors.RestoredMeanwhile(queue=call.queue, last=last)
-            case ["off"]:
-                return errors.AuditOff(queue=call.queue)
-            case ["layout", found]:
-                return errors.LayoutMismatch(queue=call.queue, found=found, known=LAYOUT)
-            case ["undeclared", scope]:
-                return errors.NothingDeclared(queue=call.queue, scope=scope)
-            case ["stale_call"]:
-                return errors.StaleCall(queue=call.queue)
-            case other:
-                return errors.BadArguments(queue=call.queue, what=" ".join(map(str, other)))
-
     def call(self, call: Call[T]) -> Plan[T]:
-        """Carry out one call. Raises what it was refused with."""
+        """Carry out one call. Raises the error with which it was refused."""
         if call.queue not in self._met:
             if (yield from self._is_absent(call)):
                 return call.absent  # type: ignore[return-value]
@@ -430,7 +373,7 @@ class Delivery:
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:
-        """Meet a queue: make it if there is none, start a new epoch if Redis' history has changed."""
+        """Meet a queue: create it if it is missing, and start a new epoch if Redis' history has changed."""
         if not self._met:
             yield from server_check.inspect(self.asking, queue)
         call = Call(
@@ -469,17 +412,3 @@ class Delivery:
             (known,) = yield from self.ask([["SISMEMBER", listed, queue]])
             if not known:
                 raise errors.QueueFull(queue=queue) from error
-
-
-def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
-    """What a queue's answer says. Raises QueueDamaged if its epoch is no number."""
-    epoch, now_ms, lease_ms, paused, audit, audit_id, started = reply
-    return Handshake(
-        epoch=epoch_of(queue, epoch),
-        now_ms=int(now_ms),
-        lease_ms=int(lease_ms),
-        paused=int(paused) == 1,
-        audit=audit == "on",
-        audit_id=None if audit_id == "-" else audit_id,
-        started=None if started == "-" else started,
-    )

@@ -1,4 +1,4 @@
-"""The vocabulary of plans: what a call to a queue yields, gets, and gives up with. No I/O."""
+"""The vocabulary of plans: the commands that a plan yields, the replies that it is sent, and its patience. No I/O."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Send(NamedTuple):
 
     commands: list[list[Any]]
     meanwhile: Callable[[], None] | None = None
-    """What may be done while the server works, once or several times: it does not raise."""
+    """A function that may be called while the server works, once or several times; it does not raise."""
     patience: Patience | None = None
-    """What is left of the caller's: how long a connection may take to be made, and the replies to come. None: as long
-    as the connections' own bounds allow."""
+    """The caller's remaining patience: how long making a connection, and the replies, may take. None: as long as the
+    connections' own bounds allow."""
 
 
 class Pause(NamedTuple):
@@ -45,7 +45,8 @@ class ReplyError(Exception):
 
 
 def says_full(error: BaseException | None) -> bool:
-    """Whether Redis refused something since it has reached maxmemory; ``error`` is its answer, or what came of it."""
+    """Whether Redis refused a command since it has reached maxmemory; ``error`` is its answer, or an error with that
+    cause."""
     return error is not None and (str(error).startswith("OOM") or says_full(error.__cause__))
 
 
@@ -64,26 +65,27 @@ class Patience:
 
 @dataclass(slots=True)
 class Call(Generic[T_co]):
-    """One script call: to which queue, with what, and how to read its answer."""
+    """One script call: its script, queue and arguments, and how to read its answer."""
 
     script: str
     queue: str
     args: dict[str, Any]
-    """May be changed while it is on its way: what was carried out is answered as it was, whatever is sent again."""
+    """May be changed while the call is on its way: a call that was carried out gets its first answer again, whatever is
+    sent."""
     parse: Callable[[Sequence[Any]], T_co]
     each: Sequence[tuple[Any, ...]] = ()
     ids: tuple[str, ...] = ()
-    """For the error message when its outcome stays unknown."""
+    """The ids of the call's jobs, for the error when its outcome stays unknown."""
     meanwhile: Callable[[], None] | None = None
     """See Send."""
     tail: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """Notes on some records, and texts, by their place from 1."""
+    """Notes on some records, and texts, by the record's place from 1."""
     absent: T_co | None = None
-    """The answer if there is no such queue, which this call then does not make. None: it makes the queue."""
+    """The answer for a missing queue, if this call does not make it. None: the call makes the queue."""
 
 
 def pairs_of(value: Any) -> dict[str, Any]:
-    """A reply of pairs, as RESP2 (flat list) or RESP3 (map, or list of pairs) gives it."""
+    """Return a reply of pairs as a dict; RESP2 gives a flat list, RESP3 a map or a list of pairs."""
     if isinstance(value, dict):
         return value
     if value and isinstance(value[0], list):
@@ -92,7 +94,7 @@ def pairs_of(value: Any) -> dict[str, Any]:
 
 
 def parse_nothing(_reply: Sequence[Any]) -> None:
-    """Read an answer that says nothing but that the call was carried out."""
+    """Read an answer without contents: the call was carried out."""
 
 
 def parse_pairs(reply: Sequence[Any]) -> dict[str, str]:

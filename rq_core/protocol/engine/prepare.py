@@ -1,4 +1,4 @@
-"""Loads the functions of this version into a server, for all who call them and may load none themselves."""
+"""Loads the functions of this version into a server, for users that may call functions but not load them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Prepared:
     """Which libraries of functions a server has now, by name."""
 
     loaded: tuple[str, ...]
-    """Those that it lacked, or had with another text."""
+    """The functions that the server lacked, or had with another text."""
     known: tuple[str, ...]
-    """Those of this version that it had."""
+    """The functions of this version that it had."""
     others: tuple[str, ...]
-    """Those of other versions of rq-core."""
+    """The functions of other versions of rq-core that it has."""
 
 
 def prepare(asking: Asking) -> Plan[Prepared]:

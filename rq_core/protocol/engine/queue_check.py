@@ -16,14 +16,14 @@ SHOWN_MAX: Final = 40
 """Characters of a value that are shown."""
 
 
-def check(queue: str, facts: Mapping[str, str]) -> None:
+def check_queue(queue: str, facts: Mapping[str, str]) -> None:
     """Raise LayoutMismatch if this release cannot read the queue's keys, QueueDamaged if no client can meet it."""
     check_layout(queue, facts)
     epoch_of(queue, facts.get("epoch", "0"))
 
 
 def epoch_of(queue: str, text: object) -> int:
-    """The epoch as a number. Raises QueueDamaged if it is none."""
+    """Return the epoch as a number. Raises QueueDamaged for another text."""
     shown = str(text)
     if _is_number(shown):
         return int(shown)
@@ -36,7 +36,7 @@ def epoch_of(queue: str, text: object) -> int:
 
 
 def number_of(facts: Mapping[str, str], name: str) -> int:
-    """A number of ``meta``, or its default if there is none or another text."""
+    """Return a number of ``meta``, or its default if the field is missing or not a number."""
     text = facts.get(name, "")
     if _is_number(text):
         return int(text)

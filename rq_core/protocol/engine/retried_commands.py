@@ -1,4 +1,4 @@
-"""Plain commands, until there is an answer; and what an error in the place of a reply means."""
+"""Plain commands, sent until there is an answer; and the meaning of an error in the place of a reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.model.keys import DEFAULT_PREFIX, check_name, queues_key
 from rq_core.model.lib.url import cluster_url
 from rq_core.protocol.engine import acl_roles
 from rq_core.protocol.engine.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 READ_S_MIN: Final = 1.0
 """Seconds that an answer to a plain read is waited for at least, however little patience there is."""
@@ -24,12 +24,14 @@ _OUTAGE: Final = (
 
 
 def pause(attempt: int, left: float) -> Pause:
-    """0.05 s, doubling up to a second; but the last attempt comes when the patience ends, in ``left`` seconds."""
+    """Return the pause before the next attempt: 0.05 s, doubling up to a second. The last attempt comes when the
+    patience ends, in ``left`` seconds."""
     return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0, max(0.01, left)))
 
 
 def meaning_of(reply: Any, *, lost: bool = False) -> str:
-    """What a script's reply means, or the error in its place. ``lost``: an earlier reply to the same call was lost."""
+    """Return the meaning of a script's reply, or of the error in its place. ``lost``: an earlier reply to the same call
+    was lost."""
     if not isinstance(reply, Exception):
         return reply[0] if reply[0] in ("epoch", "with") else "answer"
     if isinstance(reply, Unsent):
@@ -71,18 +73,19 @@ class Asking:
         self.clock = clock
 
     def left(self, since: float, *, sent: bool) -> Patience:
-        """What is left of the patience with a call that was begun then. ``sent``: it may have been carried out."""
+        """Return the patience that is left for a call that was begun then. ``sent``: it may have been carried out."""
         waited = self.clock() - since
         unknown = max(0.0, self.patience.unknown - waited)
         return Patience(unknown if sent else max(0.0, self.patience.unsent - waited), unknown)
 
     def _left_to_read(self, since: float) -> Patience:
-        """The same for plain reads: to send them again costs nothing, so it does not matter whether they were sent."""
+        """Return the patience that is left for plain reads. They can be sent twice, so it does not matter whether they
+        were sent."""
         left = max(READ_S_MIN, self.patience.unsent - (self.clock() - since))
         return Patience(left, left)
 
     def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
-        """Plain reads, in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
+        """Send plain reads in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
         ``queue`` has the wrong type."""
         first, attempt = self.clock(), 0
         while True:
@@ -97,7 +100,7 @@ class Asking:
                 why = str(failed[0])
                 if acl_roles.is_denial(why):
                     lacks = (yield from acl_roles.lacking_keys(commands)) if "key" in why else []
-                    why = acl_roles.words_of(lacks, why)
+                    why = acl_roles.lacking_words(lacks, why)
                     raise errors.ServerUnsuitable(url=self.url, why=why) from failed[0]
                 at = next(n for n, reply in enumerate(replies) if reply is failed[0])
                 raise self.unsuitable(failed[0], commands[at]) from failed[0]
@@ -107,9 +110,9 @@ class Asking:
             attempt += 1
 
     def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
-        """Plain reads, in one round trip, where an error stands in the place of its reply: what one part of a cluster,
-        or one key, refuses must not hide the rest. Raises ServerUnavailable or ServerUnsuitable if nothing at all was
-        answered."""
+        """Send plain reads in one round trip. An error takes the place of its reply: an error from one part of a
+        cluster, or from one key, must not hide the other replies. Raises ServerUnavailable or ServerUnsuitable if no
+        read was answered."""
         if not commands:
             return []
         first, attempt = self.clock(), 0
@@ -128,7 +131,7 @@ class Asking:
         return replies
 
     def unsuitable(self, reply: Exception, command: Sequence[Any] = ()) -> errors.ServerUnsuitable:
-        """The error for a server that answered so to ``command``."""
+        """Return the error for a server that answered ``command`` with ``reply``."""
         why, listed = str(reply), queues_key(self.prefix)
         if why.startswith("WRONGTYPE") and listed in command:
             why = (
@@ -146,8 +149,8 @@ class Asking:
 
 
 def _mended(why: str, url: str) -> str:
-    """What to do to a URL whose user or password the server refused with ``why``. (As a password is masked in any text,
-    stars stand for it.)"""
+    """Return how to correct a URL whose user or password the server refused with ``why``. (Stars replace the password,
+    since it is masked in any text.)"""
     if "without any password configured" in why:
         return "the URL has a password, and the server has none: take it out of the URL"
     scheme, _, rest = url.partition("://")
@@ -163,15 +166,15 @@ def _mended(why: str, url: str) -> str:
 
 
 def _other_scheme(url: str) -> str:
-    """The beginning of a URL with TLS if it has none, without if it has it."""
+    """Return the beginning of a URL with TLS for a URL without TLS, and the other way round."""
     scheme = url.partition("://")[0]
     tls = scheme.startswith("rediss")
     return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"
 
 
 def in_one_step(commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """The command that carries out ``commands``, each with its one key as first argument, and answers with a list of
-    their answers. An error stands in the place of its answer."""
+    """Return the command that carries out ``commands``, each with its one key as first argument, and answers with a
+    list of their answers. An error takes the place of its answer."""
     keys = [command[1] for command in commands]
     words = [word for name, _, *rest in commands for word in (name, len(rest), *rest)]
-    return ["EVAL", plain("in_one_step"), len(keys), *keys, *words]
+    return ["EVAL", plain_text("in_one_step"), len(keys), *keys, *words]

@@ -1,4 +1,4 @@
-"""Whether a server can be trusted with jobs: what INFO and CONFIG say of it, judged once when a process begins.
+"""Whether a server can be trusted with jobs: its INFO and CONFIG, judged once when a process begins.
 
 Every client looks at INFO when it first meets a server, and refuses one on which jobs could vanish or nothing can be
 written. What is only worth a warning, and what CONFIG says, is looked at by workers, mirrors and the doctor.
@@ -34,12 +34,12 @@ _CONFIG: Final = ("save", "appendfsync", "cluster-require-full-coverage")
 
 @dataclass(frozen=True)
 class Remark:
-    """What is to be said of a server."""
+    """A remark about a server."""
 
     about: str
     """version, replica, eviction, persistence, fsync, coverage or hidden."""
     says: str
-    """What it is, and what to do."""
+    """The problem, and what to do about it."""
     refuse: bool = False
     """Whether the server must not be used."""
     final: bool = False
@@ -49,7 +49,7 @@ class Remark:
 
 
 def judge_info(info: Mapping[str, str]) -> list[Remark]:
-    """What INFO says. A field that is not there says nothing."""
+    """Return the remarks that follow from INFO. A missing field makes no remark."""
     remarks = []
     version = info.get("redis_version", "")
     major = version.partition(".")[0]
@@ -79,7 +79,7 @@ SET: Final = "`CONFIG SET {}`, and the same in its configuration file"
 
 
 def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> list[Remark]:
-    """What CONFIG says beside that: what a restart of the server would lose."""
+    """Return the remarks that follow from INFO and CONFIG about what a restart of the server would lose."""
     if info.get("aof_enabled", "0") != "0":
         if config.get("appendfsync") == "no":
             says = "its appendfsync is no: a crash of the machine loses what the kernel had not written, some 30 s"
@@ -96,7 +96,7 @@ def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> lis
 
 
 def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
-    """What CONFIG says of a cluster beside that."""
+    """Return the remarks that follow from CONFIG about a cluster."""
     if config.get("cluster-require-full-coverage") != "yes":
         return []
     says = (
@@ -107,7 +107,7 @@ def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
 
 
 def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] | None]:
-    """Look at INFO, and return what it says; None if it is hidden from this user. In a cluster the shard of ``queue``
+    """Check INFO, and return its fields; None if it is hidden from this user. In a cluster the shard of ``queue``
     is asked, if one is given: another may be down. Raises ServerUnsuitable if the server must not be used,
     ServerUnavailable."""
     waited = 0.0
@@ -130,8 +130,8 @@ def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] 
         waited += 0.1
 
 
-def check(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
-    """The same, and CONFIG: what is to be warned of. Raises ServerUnsuitable, ServerUnavailable."""
+def remarks_on(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
+    """Check INFO as ``inspect`` does, and CONFIG. Returns the remarks. Raises ServerUnsuitable, ServerUnavailable."""
     info = yield from inspect(asking, queue)
     (reply,) = yield Send([["CONFIG", "GET", *_CONFIG]])
     if isinstance(reply, Exception):
@@ -150,12 +150,12 @@ def check(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
 
 
 def of_all(reply: Sequence[str], name: str) -> set[str]:
-    """The values of a setting on all nodes whose answers to CONFIG GET stand one behind the other."""
+    """Return the values of a setting on all nodes, from their joined answers to CONFIG GET."""
     return {value for named, value in zip(reply[::2], reply[1::2], strict=True) if named == name}
 
 
 def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
-    """What INFO alone leaves open where the user may not read CONFIG, which also has the server's passwords."""
+    """Return the remarks for a user that may not read CONFIG, which also has the server's passwords."""
     hidden = f"CONFIG is hidden from this user{why}"
     if info.get("aof_enabled", "0") != "0":
         says = f"{hidden}: how often its append-only file reaches the disk could not be checked"
@@ -168,7 +168,7 @@ def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
 
 
 def warn(remarks: Iterable[Remark]) -> None:
-    """Tell the log, one line each."""
+    """Log the remarks, one line each."""
     for remark in remarks:
         level = logging.INFO if remark.minor else logging.WARNING
         log.log(level, "the server: %s", remark.says, extra={"about": remark.about})

@@ -1,4 +1,4 @@
-"""The jobs of a queue, one by one: those that run, wait, are scheduled or dead. Every read is bounded.
+"""The jobs of a queue, one by one: running, waiting, scheduled and dead jobs. Every read is bounded.
 
 found = client.run(client.calls.reads.jobs("mail", states=[State.READY], task="send", limit=20))
 """
@@ -11,13 +11,21 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged, ServerUnsuitable
 from rq_core.model.events import Undecodable, decode
-from rq_core.model.idempotency import Result, read_result
+from rq_core.model.idempotency import ResultLine, read_result
 from rq_core.model.keys import QueueKeys, check_name
 from rq_core.model.outcome import EXPIRED
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import PRIORITIES, Event, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
-from rq_core.protocol.reads.steps import PAGE, Command, Reading, Steps, errors_of, jobs_of, time_ms
+from rq_core.protocol.reads.steps import (
+    PAGE,
+    Command,
+    QueueReader,
+    Steps,
+    errors_of,
+    jobs_of,
+    time_ms,
+)
 from rq_core.protocol.reads.worker_registry import KnownTasks, known_tasks, rows_command, rows_of
 
 MEMBERS_MAX: Final = 10_000
@@ -68,11 +76,11 @@ class _Source(NamedTuple):
     key: str
     states: frozenset[State]
     id_of: Callable[[str], str] = str
-    """The job that a member stands for; empty: none."""
+    """Returns the job of a member; empty: the member has no job."""
     order: tuple[str, ...] = ()
 
     def members(self, keys: QueueKeys, first: int, last: int) -> Command:
-        """The command that reads the members from one place to another, both included."""
+        """Return the command that reads the members from one place to another, both included."""
         command = "LRANGE" if self.key.startswith("ready:") else "ZRANGE"
         return [command, keys(self.key), first, last, *self.order]
 
@@ -90,13 +98,13 @@ _SOURCES: Final = (
 )
 
 
-class JobReads(Reading):
+class JobReads(QueueReader):
     """The reads about jobs."""
 
     def jobs(
         self, queue: str, *, states: Collection[State], task: str | None = None, limit: int = 100
     ) -> Plan[JobList]:
-        """The jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only.
+        """Return the jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only.
 
         Running jobs come by the end of their lease, ready ones by list and then by lane, scheduled ones by when they
         are due, dead ones newest first. It is not a snapshot: a job that moves while the list is read may be missing.
@@ -106,14 +114,14 @@ class JobReads(Reading):
         )
 
     def dead(self, queue: str, limit: int = 100) -> Plan[JobList]:
-        """The jobs that died last, newest first, with the errors that they died of."""
+        """Return the jobs that died last, newest first, with the errors that they died of."""
         return self.exactly(queue, _dead(self._keys(queue), limit))
 
     def ended(
         self, job_id: str, queues: Sequence[str]
-    ) -> Plan[tuple[str, Result, str | None] | None]:
-        """The first of these queues that remembers the id of a job which has ended, or keeps its result; what it says
-        of it, and the value if it is there. None if there is no such queue. What is past its moment is forgotten."""
+    ) -> Plan[tuple[str, ResultLine, str | None] | None]:
+        """Return the first of these queues that remembers the id of a job that has ended, or keeps its result; also its
+        line in `results`, and the value if it is there. None if no queue does. Expired lines and values are ignored."""
         check_name("job", job_id)
         for queue in queues:
             keys = self._keys(queue)
@@ -130,8 +138,8 @@ class JobReads(Reading):
         return None
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
-        """Those of these jobs that wait since a worker gave them back, by id. The outbox's last RECENT_MAX entries are
-        read; what they do not have is left out."""
+        """Return the jobs among ``jobs`` that wait since a worker gave them back, by id. Only the outbox's last
+        RECENT_MAX entries are read; a return that is not among them is left out."""
         open_ids = {
             job.id
             for job in jobs
@@ -144,7 +152,7 @@ class JobReads(Reading):
         try:
             (entries,) = yield from self._delivery.ask(asked, queue)
         except (QueueDamaged, ServerUnsuitable):
-            # How the jobs stand can be told without it.
+            # The jobs' states are known without it.
             return found
         for entry_id, flat in entries:
             try:
@@ -160,7 +168,7 @@ class JobReads(Reading):
         return found
 
     def known_tasks(self, queue: str) -> Plan[KnownTasks]:
-        """Which tasks the workers have that work for the queue now."""
+        """Return the tasks of the workers that work for the queue now."""
         # The time of the queue's own shard: a cluster's servers have clocks of their own.
         commands = [["TIME"], rows_command(self._keys(queue))]
         now, (cursor, found) = yield from self._delivery.ask(commands, queue)
@@ -171,7 +179,7 @@ class JobReads(Reading):
 def _jobs(
     keys: QueueKeys, wanted: frozenset[State], task: str | None, limit: int, most: int
 ) -> Steps[JobList]:
-    """The list of these jobs; ``most`` members are looked at."""
+    """Return the list of these jobs; ``most`` members are looked at."""
     found: dict[str, JobState] = {}
     damaged: dict[str, None] = {}
     whole = True

@@ -1,29 +1,29 @@
-"""One look at all queues: how many jobs, how old the oldest, what is full, who works. Every read is bounded.
+"""A bounded read of all queues: how many jobs, how old the oldest is, which scopes are full, which workers run.
 
     found = client.run(client.calls.reads.overview())
     found.queues[0].oldest_ready_ms
 
-Four round trips whatever the number of queues, at most COMMANDS_MAX commands a queue, and none whose cost grows with
-the number of jobs or lanes. So some numbers cannot be had exactly; each of those says in a field of its own whether it
-is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) takes the exact look at one queue.
+It makes four round trips for any number of queues, and sends at most COMMANDS_MAX commands for a queue. No command's
+cost grows with the number of jobs or lanes. So some numbers are not always exact; each of these has a field that says
+whether it is. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact numbers of one queue.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys
-from rq_core.model.limits.limit import CapEntry, Limit
-from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_scope
-from rq_core.model.settings import RESULT_COST, SETTINGS
+from rq_core.model.limits.limit import CapEntry
+from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_scope
+from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import PRIORITIES
 from rq_core.protocol.engine.plan import pairs_of
-from rq_core.protocol.engine.queue_check import check, number_of
+from rq_core.protocol.engine.queue_check import check_queue, number_of
+from rq_core.protocol.reads.queue_load import Death, QueueOverview, ScopeLoad, Unserved
 from rq_core.protocol.reads.scope_reads import (
     count_of_holders,
     count_of_lane,
@@ -34,211 +34,34 @@ from rq_core.protocol.reads.scope_reads import (
 from rq_core.protocol.reads.steps import Command, Steps, ask, jobs_of, time_ms
 from rq_core.protocol.reads.worker_registry import (
     KnownTasks,
-    PresentWorker,
     known_tasks,
     rows_command,
     rows_of,
 )
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 COMMANDS_MAX: Final = 70
-"""Commands that one look may send for one queue."""
+"""Commands that one read may send for one queue."""
 SCOPES_MAX: Final = 9
 """Scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2
 """Jobs at the head of a list whose age is read: the first may be a cancelled one that no claim has passed over yet."""
 SCHEDULED_MAX: Final = 10
-"""Scheduled jobs that are looked at, those first that are due first: a worker may have given them back."""
+"""Scheduled jobs that are read, the next due first: a worker may have given them back."""
 BLOCKED_MAX: Final = 4
-"""Blocked lanes whose age and jobs are read: so many that wait for a task's cap, and so many of all."""
+"""Blocked lanes whose age and jobs are read: this number of lanes that wait for a task's cap, and of any lanes."""
 LIMITS_MAX: Final = 200
 """About how many stored limits of a queue are read."""
 QUEUES_MAX: Final = 1_000
-"""Queues that one look reads: those that come first by name."""
+"""Queues that are read: those that come first by name."""
 
-
-@dataclass(frozen=True, slots=True)
-class ScopeLoad:
-    """How full a scope is that has a limit of its own. A family of keys counts as one, all its keys together."""
-
-    scope: str
-    limit: Limit
-    holders: int
-    """Running jobs in it."""
-    blocked_lanes: int
-    """Lanes that wait for it."""
-    oldest_blocked_ms: int | None = None
-    """How long the oldest of the jobs that were looked at has waited for it: there may be older ones."""
-    blocked_jobs: int = 0
-    """Jobs in those of its blocked lanes that were looked at."""
-    blocked_jobs_exact: bool = True
-    """False: other lanes wait for it, too."""
-
-    @property
-    def is_family(self) -> bool:
-        """Whether the limit holds for each key of a family, not for all jobs of the scope together."""
-        return "=" not in self.scope and self.scope != QUEUE
-
-    @property
-    def full(self) -> bool:
-        """Whether no job of it can be claimed now. Of a family or a rate: whether a lane waits for one of its keys."""
-        if self.is_family or is_rate(self.scope):
-            return self.blocked_lanes > 0
-        return self.limit.most is not None and self.holders >= self.limit.most
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """The last job that died and is still in Redis."""
-
-    job_id: str
-    task: str
-    reason: str
-    ago_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unserved:
-    """Jobs of one task that workers have given back: their code lacks the task, or refuses the arguments."""
-
-    task: str
-    jobs: int
-    """How many of them were looked at."""
-    task_known: bool | None
-    """Whether a worker that is there has the task. None: that is not known, or no worker is there."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueOverview:
-    """How one queue stands. Lengths of time are in ms, by the clock of its Redis."""
-
-    queue: str
-    now_ms: int
-    """Unix ms, when it was read."""
-    ready: dict[str, int]
-    """By priority, jobs without scopes. Includes the entries of cancelled jobs until a claim passes over them."""
-    cancelled_entries: int
-    """How many such entries there are."""
-    waiting: int
-    """Ready jobs with scopes, whether their scopes have room or not."""
-    open_lanes: int
-    blocked_lanes: int
-    scheduled: int
-    running: int
-    dead: int
-    paused: bool
-    fair: bool
-    audit: bool
-    epoch: int
-    cap: int | None
-    """How many of its jobs may run at once; None: any number."""
-    oldest_ready_ms: int | None
-    """How long the oldest job has been ready that stands first in a list or in an open lane; None: there is none."""
-    oldest_ready_exact: bool
-    """False: there may be an older one."""
-    oldest_blocked_ms: int | None
-    """The same of jobs in blocked lanes, which wait for a full scope."""
-    oldest_blocked_exact: bool
-    overdue_ms: int
-    """How late the earliest of what is due by itself is: 0 unless no worker claims."""
-    leases_over: int
-    """Running jobs whose lease is over and which no worker has taken back yet."""
-    inactive_ms: int | None
-    """How long no worker has claimed or extended a lease, to a tenth of a lease; None: none has in this epoch."""
-    ends_leases_in_ms: int
-    """How long no lease ends yet, since an epoch began, or workers came back after an outage."""
-    backlog: int
-    """Events that wait to be mirrored."""
-    backlog_bytes: int
-    last_death: Death | None
-    scopes: tuple[ScopeLoad, ...]
-    """Scopes with a limit of their own, those first for which a lane waits. Never one key of a family."""
-    scopes_exact: bool
-    """False: there are more of them."""
-    oldest_event_ms: int | None = None
-    """How long the oldest event that was looked at has waited for the mirror, at least; None: none waits."""
-    workers: tuple[PresentWorker, ...] = ()
-    """Those that work for it, by name, and those that ended without saying so within the last hour."""
-    workers_exact: bool = True
-    """False: there are more of them."""
-    settings: dict[str, int] = field(default_factory=dict)
-    remembered: int = 0
-    """Ids that are remembered after their jobs' ends, and jobs whose results are kept."""
-    remembered_bytes: int = 0
-    """What Redis keeps of them, without what an entry costs besides."""
-
-    kept_bytes: int = 0
-    """What its kept results take, what an entry costs besides included (the setting kept_max_bytes bounds it)."""
-    unserved: Unserved | None = None
-    """Of the scheduled jobs that are due first, those that no worker could run; None: there are none."""
-    evicted: int = 0
-    """Kept results that have lost their values since the queue was made, so that others had room."""
-
-    @property
-    def remembered_ratio(self) -> float:
-        """How much of the bounds on these ids is used: at 1.0 jobs whose ids are to be remembered are refused."""
-        most, size = (max(1, self.settings[name]) for name in ("results_max", "results_max_bytes"))
-        used = self.remembered_bytes + RESULT_COST * self.remembered
-        return max(self.remembered / most, used / size)
-
-    @property
-    def kept_ratio(self) -> float:
-        """How much of the bound on kept results is used: at 1.0 those nearest their end go."""
-        return self.kept_bytes / max(1, self.settings["kept_max_bytes"])
-
-    @property
-    def present(self) -> tuple[PresentWorker, ...]:
-        """The workers that are not taken for gone."""
-        return tuple(each for each in self.workers if not each.gone)
-
-    @property
-    def ready_jobs(self) -> int:
-        """All jobs that are ready, in lists and in lanes."""
-        return max(0, sum(self.ready.values()) - self.cancelled_entries) + self.waiting
-
-    @property
-    def backlog_ratio(self) -> float:
-        """How much of the backlog's bound is used: at 1.0 enqueuing is refused."""
-        jobs, size = (max(1, self.settings[f"backlog_max_{unit}"]) for unit in ("jobs", "bytes"))
-        return max(self.backlog / jobs, self.backlog_bytes / size)
-
-    @property
-    def full_scopes(self) -> tuple[ScopeLoad, ...]:
-        """The scopes that hold jobs up now. A full one for which no job waits is merely used."""
-        return tuple(each for each in self.scopes if each.full and self._waits_for(each))
-
-    def _waits_for(self, scope: ScopeLoad) -> bool:
-        """Whether a job waits for a scope. The queue's own cap blocks no lane: what is ready waits for it."""
-        return self.ready_jobs > 0 if scope.scope == QUEUE else scope.blocked_lanes > 0
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """How all queues stand."""
-
-    queues: tuple[QueueOverview, ...]
-    """By name."""
-    unreadable: dict[str, str]
-    """Why the others could not be read, by queue. Names and reasons are fit to be shown."""
-    queues_left_out: int
-    """How many queues were not looked at, since there are more than QUEUES_MAX."""
-    used_memory: int | None
-    """Bytes that the server uses, None if it does not say (in a cluster there are several servers)."""
-    maxmemory: int | None
-    """Bytes that it may use; 0: any number."""
-    strays: str = ""
-    """What is to be said of entries of the list of queues that can name no queue; empty if there are none."""
-    denied: tuple[str, ...] = ()
-    """The queues that the user may not read, though it may read others."""
-
-
-# How many jobs there are, which every look at a queue asks.
+# The numbers of jobs, which every read of a queue asks for.
 
 _SIZED: Final = ("waiting", "open", "scheduled", "leases", "dead")
 
 
 def sizes(keys: QueueKeys) -> list[Command]:
-    """The commands that ask how many jobs a queue has, and for the facts in its ``meta``."""
+    """Return the commands that ask for the numbers of a queue's jobs, and the facts in its ``meta``."""
     lists = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
     sets = [["ZCARD", keys(name)] for name in _SIZED]
     return [*lists, *sets, ["HLEN", keys("jobs")], ["HGETALL", keys("meta")]]
@@ -247,7 +70,7 @@ def sizes(keys: QueueKeys) -> list[Command]:
 def counts_of(
     replies: Sequence[Any], facts: Mapping[str, str], number: Callable[[str], int]
 ) -> dict[str, Any]:
-    """What their answers say, as fields of QueueCounts and QueueOverview. ``number`` reads one of the facts."""
+    """Return the replies to ``sizes`` as fields of QueueCounts and QueueOverview. ``number`` reads one of the facts."""
     many = len(PRIORITIES)
     waiting, lanes, scheduled, running, dead, alive = map(int, replies[many : many + 6])
     elsewhere = sum(replies[:many]) - number("tombstones") + waiting + running + dead
@@ -255,7 +78,7 @@ def counts_of(
         "ready": dict(zip(map(str, PRIORITIES), replies, strict=False)),
         "waiting": waiting,
         "open_lanes": lanes,
-        # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
+        # `scheduled` also has rates and caps that resume by themselves, so its jobs are those that are nowhere else.
         "scheduled": max(0, min(scheduled, alive - elsewhere)),
         "running": running,
         "dead": dead,
@@ -267,23 +90,23 @@ def counts_of(
     }
 
 
-# The look at one queue.
+# The read of one queue.
 
 
 class _Lane(NamedTuple):
-    """A lane whose first job is looked at."""
+    """A lane whose first job is read."""
 
     scope: str
-    """The scope that it waits for; empty: it is open."""
+    """The scope that it waits for; empty: the lane is open."""
     name: str
     age_ms: int | None = None
-    """How long its first job has waited."""
+    """How long its first job has waited; None: not known."""
     jobs: int = 0
-    """Of a blocked one."""
+    """The jobs in a blocked lane; 0 for an open one."""
 
 
-def look(keys: QueueKeys) -> Steps[QueueOverview]:
-    """Look at one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
+def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
+    """Read one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
     lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
     ranks = [(n * RANK, f"({(n + 1) * RANK}") for n in range(len(PRIORITIES))]
     first = yield from ask(
@@ -301,11 +124,11 @@ def look(keys: QueueKeys) -> Steps[QueueOverview]:
         ],
         workers=rows_command(keys),
         died=["ZRANGE", keys("dead"), 0, 0, "REV"],
-        # Tells an outbox of another type: no call can be carried out then.
+        # Shows an outbox of another type: no call can be carried out then.
         outbox=["XLEN", keys("outbox")],
     )
     now_ms, facts = time_ms(first.now), pairs_of(first.sizes[-1])
-    check(keys.queue, facts)
+    check_queue(keys.queue, facts)
     number = partial(number_of, facts)
     counted = counts_of(first.sizes, facts, number)
     limits, limits_exact = _limits_of(*first.caps)
@@ -319,7 +142,7 @@ def look(keys: QueueKeys) -> Steps[QueueOverview]:
     events_wait = counted["audit"] and counted["backlog"] > 0
     then = yield from ask(
         leases_over=["ZCOUNT", keys("leases"), "-inf", f"({now_ms}"],
-        event=[["EVAL_RO", plain("event_age"), 1, keys("outbox")]] if events_wait else [],
+        event=[["EVAL_RO", plain_text("event_age"), 1, keys("outbox")]] if events_wait else [],
         remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
         holders=[count_of_holders(keys, name) for name in names[:SCOPES_MAX]],
         lanes=[["ZLEXCOUNT", keys("blocked"), *members(name)] for name in names[:SCOPES_MAX]],
@@ -355,7 +178,7 @@ def look(keys: QueueKeys) -> Steps[QueueOverview]:
         fair=fair,
         cap=gate.limit.most if gate else None,
         oldest_ready_ms=ready_ms,
-        # A fair queue's lanes stand by virtual time: the first of them need not be the oldest.
+        # A fair queue's lanes are in the order of virtual time: the first of them need not be the oldest.
         oldest_ready_exact=ready_exact and not damaged and not (fair and counted["open_lanes"]),
         oldest_blocked_ms=max(blocked_ms, default=None),
         oldest_blocked_exact=not damaged and first.blocked <= len(waits),
@@ -401,18 +224,19 @@ def _oldest_ready(
     opened: Sequence[int | None],
     ages: Mapping[str, int],
 ) -> tuple[int | None, bool]:
-    """The age of the oldest job at the head of a list or of an open lane, and whether no job of a list is older."""
+    """Return the age of the oldest job at the head of a list or an open lane, and whether no job in a list is older."""
     found, exact = [age for age in opened if age is not None], True
     for length, head in zip(lengths, heads, strict=False):
         known = [ages[job_id] for job_id in head if job_id in ages]
         found += known[:1]
-        # All that were looked at were cancelled, and more follow.
+        # All that were read were cancelled, and more follow.
         exact = exact and (bool(known) or length <= len(head))
     return max(found, default=None), exact
 
 
 def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, Any]:
-    """What waits for a scope or a family, for which there are so many ``lanes``, of the blocked ones looked at."""
+    """Return the numbers of the blocked lanes in ``looked_at`` that wait for a scope or a family. ``lanes`` is the
+    number of all lanes that wait for it."""
     found = [lane for lane in looked_at if scope in (lane.scope, family_of(lane.scope))]
     return {
         "oldest_blocked_ms": max((e.age_ms for e in found if e.age_ms is not None), default=None),
@@ -422,7 +246,8 @@ def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, An
 
 
 def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
-    """The task of which the most of these jobs were given back, since a worker lacks it or refuses the arguments."""
+    """Return the task with the most jobs among these that were given back, since a worker lacks the task or refuses the
+    arguments."""
     tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]
     if not tasks:
         return None
@@ -431,8 +256,8 @@ def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
 
 
 def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
-    """The stored limits that can be read, and whether these are all. One that cannot has no effect, and doctor names
-    it."""
+    """Return the stored limits that can be read, and whether these are all. A limit that cannot be read has no effect,
+    and the doctor names it."""
     texts, found = pairs_of(stored), {}
     for name, text in texts.items():
         with contextlib.suppress(ValueError, KeyError):
@@ -441,7 +266,7 @@ def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
 
 
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
-    """The scopes with a limit that name no key of a family: those for which a lane waits first."""
+    """Return the scopes with a limit that are not one key of a family, those for which a lane waits first."""
     waited = waited_for | {family_of(scope) for scope in waited_for}
     plain = [
         name

@@ -19,18 +19,17 @@ from rq_core.model.limits.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import JobState, line_of_job, read_state_line
 from rq_core.model.table.machine import State
-from rq_core.protocol.engine.acl_roles import is_denial, words_of
+from rq_core.protocol.engine.acl_roles import is_denial, lacking_words
 from rq_core.protocol.engine.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.engine.queue_check import epoch_of
 from rq_core.protocol.reads.job_reads import JobReads
 from rq_core.protocol.reads.overview import (
     QUEUES_MAX,
-    Overview,
-    QueueOverview,
     counts_of,
-    look,
+    overview_of,
     sizes,
 )
+from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.protocol.reads.scope_reads import ScopeReads
 from rq_core.protocol.reads.steps import time_ms
 from rq_core.protocol.reads.whole_queue import WholeReads
@@ -38,11 +37,11 @@ from rq_core.protocol.reads.whole_queue import WholeReads
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """How many jobs a queue has, by where they stand, and its main facts."""
+    """How many jobs a queue has, by state, and its main facts."""
 
     queue: str
     ready: dict[str, int]
-    """By priority, those without scopes. Includes the entries of cancelled jobs until claim passes over them."""
+    """By priority, the ready jobs without scopes. Includes entries of cancelled jobs until a claim passes over them."""
     scheduled: int
     running: int
     dead: int
@@ -61,22 +60,22 @@ class QueueCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """What the list of queues has, sorted."""
+class QueueList:
+    """The entries of the list of queues, sorted."""
 
     queues: list[str]
     strays: list[str]
     """Entries that can name no queue."""
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Listed:
-        """Sort what Redis has given."""
+    def of(cls, names: Iterable[str]) -> QueueList:
+        """Sort the names in Redis' reply, and part names that no queue can have."""
         found = sorted(names)
         return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
 
     @property
     def complaint(self) -> str:
-        """What is to be said of the strays, without a full stop; empty if there are none."""
+        """A message about the strays, without a full stop; empty without strays."""
         if not self.strays:
             return ""
         shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])
@@ -99,16 +98,16 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # The list of queues.
 
     def queues(self) -> Plan[list[str]]:
-        """The queues of this prefix, by name."""
+        """Return the queues of this prefix, by name."""
         return (yield from self.listed()).queues
 
-    def listed(self) -> Plan[Listed]:
-        """What the list of queues has: all that may make a queue may add to it, by hand, too."""
+    def listed(self) -> Plan[QueueList]:
+        """Return the list of queues. A user that may make a queue may add to it, also by hand."""
         (names,) = yield from self._delivery.ask([["SMEMBERS", self._list]])
-        return Listed.of(names)
+        return QueueList.of(names)
 
     def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
-        """Those of some queues that the user may read. Raises ServerUnsuitable if there is none."""
+        """Return those of some queues that the user may read. Raises ServerUnsuitable if it may read no queue."""
         replies = yield from self._delivery.asking.ask_each(
             [["HGET", self._keys(queue)("meta"), "epoch"] for queue in queues]
         )
@@ -137,7 +136,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
         return epoch is not None
 
     def stamp(self, queue: str) -> Plan[str | None]:
-        """The mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
+        """Return the mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
         epoch, stamp = yield from self._facts(queue, "epoch", "stamp")
         return None if epoch is None and stamp is None else stamp or ""
 
@@ -147,7 +146,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
         return audit, audit_id, trimmed
 
     def now_ms(self, queue: str) -> Plan[int]:
-        """The time of the server that has the queue (Unix ms)."""
+        """Return the time of the server that has the queue (Unix ms)."""
         # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
         asked = [["TIME"], ["HGET", self._keys(queue)("meta"), "epoch"]]
         now, _ = yield from self._delivery.ask(asked, queue)
@@ -162,7 +161,8 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # How queues stand.
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
-        """How many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is no number."""
+        """Return how many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is not a
+        number."""
         keys = self._keys(queue)
         asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
         *replies, cap = yield from self._delivery.ask(asked, queue)
@@ -176,14 +176,14 @@ class Reads(JobReads, ScopeReads, WholeReads):
             except ValueError:
                 raise errors.QueueDamaged(
                     queue=queue,
-                    why=f"field {name} of its key meta reads {value!r}, and is to be a number",
+                    why=f"field {name} of its key meta must be a number, not {value!r}",
                 ) from None
 
         found = counts_of(replies, facts, number)
         return QueueCounts(queue, **found, cap=CapEntry.parse(cap).limit.most if cap else None)
 
     def overview(self) -> Plan[Overview]:
-        """How all queues of the prefix stand. A queue that cannot be read does not hide the others.
+        """Return the numbers of all queues of the prefix. A queue that cannot be read does not hide the others.
 
         Raises ServerUnavailable or ServerUnsuitable if nothing can be read.
         """
@@ -194,14 +194,14 @@ class Reads(JobReads, ScopeReads, WholeReads):
             raise errors.ServerUnavailable(url=asking.url, why=str(names)) from names
         if isinstance(names, Exception):
             raise asking.unsuitable(names, read) from names
-        listed = Listed.of(names)
+        listed = QueueList.of(names)
         first = listed.queues[:QUEUES_MAX]
         queues, unreadable = yield from self.looks(first)
         denied = [name for name, why in unreadable.items() if is_denial(why)]
         if denied and not queues:
-            why = words_of((), unreadable[denied[0]])
+            why = lacking_words((), unreadable[denied[0]])
             raise errors.ServerUnsuitable(url=asking.url, why=why)
-        # A user of one queue is not told each time that it may not read those of others.
+        # A user of one queue should not read each time that it may not read the others' queues.
         unreadable = {name: why for name, why in unreadable.items() if name not in denied}
         left_out = len(listed.queues) - len(first)
         used, most = (None, None) if is_cluster(asking.url) else _memory(info)
@@ -210,13 +210,13 @@ class Reads(JobReads, ScopeReads, WholeReads):
         )
 
     def looks(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
-        """How these queues stand, and why some could not be read, by name. Three round trips."""
-        return self.side_by_side({queue: look(self._keys(queue)) for queue in queues})
+        """Return the numbers of these queues, and why some could not be read, by name. Three round trips."""
+        return self.side_by_side({queue: overview_of(self._keys(queue)) for queue in queues})
 
     # One job.
 
     def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
-        """Where a job stands, in the first of ``queues`` (all of the prefix if None) that has it; None if none does."""
+        """Return a job's state, from the first of ``queues`` (by default all of the prefix) that has it, or None."""
         check_name("job", job_id)
         if queues is None:
             queues = yield from self.queues()

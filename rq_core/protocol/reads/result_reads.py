@@ -1,7 +1,7 @@
-"""One look at jobs that are waited for: whether they are alive, and how those ended of which Redis knows that.
+"""A look at jobs that clients wait for: whether they are alive, and how the others ended, if Redis knows that.
 
-The look is one script that only reads, so what it finds was so at one moment. It brings a bounded number of bytes of
-kept values; jobs for whose values there was no room are looked at once more.
+The look is one script that only reads, so its answers are of one moment. It returns a bounded number of bytes of kept
+values; jobs whose values had no room are looked at once more.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.idempotency import words_of
+from rq_core.model.idempotency import result_words
 from rq_core.model.job import error_of
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.outcome import (
@@ -26,15 +26,15 @@ from rq_core.model.outcome import (
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Plan, parse_nothing
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 PAGE: Final = 250
 """Most jobs in one look, so that none keeps Redis from other clients for long."""
 
 ALIVE: Final = ""
-"""What the script answers for a job that has not ended."""
+"""The script's answer for a job that has not ended."""
 LATER: Final = "?"
-"""The same for one whose value the next look brings."""
+"""The script's answer for a job whose value the next look returns."""
 BYTES_MAX: Final = 1024 * 1024
 """Bytes of values in one look, and one value more."""
 _IN_LOG: Final = " audit=full"
@@ -44,24 +44,24 @@ _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 def look_program() -> str:
     """Return the program of a look."""
-    return plain(
+    return plain_text(
         "endings", ALIVE=ALIVE, LATER=LATER, BYTES_MAX=BYTES_MAX, IN_LOG=_IN_LOG, LOST=LOST
     )
 
 
 class Absent(NamedTuple):
-    """Redis does not have the job, and does not say how it ended; or it does not have its value any more, and the log
-    may."""
+    """Redis does not have the job, and does not know how it ended; or Redis does not have the job's value any more, and
+    the log may have it."""
 
     logged: tuple[int, int] | None
-    """The epoch and number of the outbox's last entry at that moment: the job's end is there or before. None: no mirror
-    reads the outbox, or there is none."""
+    """The epoch and number of the outbox's last entry at that moment: the event of the job's end has this number or a
+    lower one. None: no mirror reads the outbox, or it is empty."""
     known: Outcome[Any] | None = None
-    """How it ended, if Redis says that, and its value is in the log alone."""
+    """How the job ended, if Redis knows it, and only the log has the value."""
 
 
 Found = Outcome[Any] | Absent
-"""What a look finds of a job that is not alive."""
+"""The result of a look for a job that is not alive."""
 
 
 class Endings:
@@ -71,7 +71,7 @@ class Endings:
         self._delivery = delivery
 
     def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """What is known of the jobs among these that are not alive, by id. A dead job has ended.
+        """Return the results for the jobs among these that are not alive, by id. A dead job has ended.
 
         Raises what every read does, and QueueDamaged.
         """
@@ -81,37 +81,37 @@ class Endings:
         while left:
             page, left = left[:PAGE], left[PAGE:]
             (reply,) = yield from self._delivery.ask([command(keys, page)], queue)
-            look = parse(queue, page, reply)
+            look = read_ends(queue, page, reply)
             found |= look.found
             left += look.later
         return found
 
     def listen(self, queue: str) -> Plan[None]:
-        """Let ends of the queue's jobs be told on its channel for LISTEN_MS."""
+        """Have ends of the queue's jobs published on its channel for LISTEN_MS."""
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:
-        """The command of that call, which may be sent any number of times; its answer begins with ``ok`` if it was
-        carried out."""
+        """Return the command of ``listen``, which may be sent any number of times; its answer begins with ``ok`` if it
+        was carried out."""
         return list(self._delivery.begin(Call("listen", queue, {}, parse_nothing)).command)
 
 
 def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
-    """The command of one look at these jobs, a page at most."""
+    """Return the command of one look at these jobs, a page at most."""
     return ["EVAL_RO", look_program(), len(_KEYS), *map(keys, _KEYS), *ids]
 
 
-class Look(NamedTuple):
-    """What one look has found."""
+class FoundEnds(NamedTuple):
+    """The answer to one look, read."""
 
     found: dict[str, Found]
     later: list[str]
     """Jobs to be looked at once more."""
     told_ms: int
-    """For how many ms from then on ends of the queue's jobs are told."""
+    """For how many ms from that moment on ends of the queue's jobs are published."""
 
 
-def parse(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> Look:
+def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds:
     """Read the answer to one look. Raises QueueDamaged."""
     told, last, told_ms = reply
     found: dict[str, Found] = {}
@@ -129,13 +129,13 @@ def parse(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> Look:
                 found[job_id] = Absent(_entry(last), outcome)
             else:
                 found[job_id] = outcome
-    return Look(found, later, told_ms)
+    return FoundEnds(found, later, told_ms)
 
 
 def _kept(job_id: str, said: str) -> Outcome[Any] | None:
-    """The outcome that a line of ``results`` tells, with the value behind it; None if it tells none that is known."""
+    """Return the outcome that a line of ``results`` has, with the value after it; None for an unknown outcome."""
     line, _, value = said.partition("\n")
-    fields = words_of(line)
+    fields = result_words(line)
     match line.partition(" ")[0]:
         case "succeeded" if "bytes" in fields:
             return Succeeded(job_id, kept=Kept(value, fields.get("task")), missing=None)
@@ -157,7 +157,7 @@ def _dead(queue: str, job_id: str, said: str) -> Failed[Any]:
     line, _, error = said.partition("\n")
     job = read_state_line(queue, job_id, line)
     cause = error_of(error)
-    # As SQL tells it: what a program gets must not depend on who was asked.
+    # As SQL has it: a program's result must not depend on whether Redis or SQL was read.
     cause = cause and cause._replace(traceback=None)
     return Failed(job_id, reason=job.fields.get("reason", ""), error=cause)
 

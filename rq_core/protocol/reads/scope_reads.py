@@ -1,4 +1,4 @@
-"""How the scopes of a queue stand, and why a job does not run: limits, holders, and what waits. Every read is bounded.
+"""The scopes of a queue, and why a job does not run: limits, holders, and waiting jobs. Every read is bounded.
 
 client.run(client.calls.reads.caps("mail", 100))
 """
@@ -17,14 +17,14 @@ from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import DEFAULT_PRIORITY, PRIORITIES, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
-from rq_core.protocol.reads.steps import Command, Reading, Steps, ask, jobs_of, time_ms
+from rq_core.protocol.reads.steps import Command, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
 """Lanes whose jobs are counted for one answer, shared by its scopes."""
 RATES_MAX: Final = 1_000
-"""Lanes in which the rates of a family that are spent are looked for."""
+"""Lanes that are read to find the spent rates of a family."""
 AHEAD_MAX: Final = 1_000
-"""Lanes, and jobs of its priority's list, in which it is looked who comes before a job."""
+"""Lanes, and jobs of its priority's list, that are read to count the jobs before a job."""
 HOLDERS_SHOWN: Final = 5
 NO_LIMIT: Final = Limit(None)
 _PAGE: Final = 500
@@ -41,17 +41,17 @@ class ScopeStatus(NamedTuple):
     """code, live, family (its family's limit holds), or none."""
     holders: int
     waiting: int
-    """Jobs in lanes that are blocked on this scope; for the queue, all that are ready while it is full."""
+    """Jobs in lanes that are blocked on this scope; for the queue, all ready jobs while it is full."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
-    """Of a rate that is spent: when it goes on (Unix ms); of a family of rates, when the first of its keys does."""
+    """When a spent rate goes on (Unix ms); for a family of rates, when the first of its keys does."""
     partial: bool = False
     """Whether more wait than were counted."""
     set_by: str | None = None
-    """Who set a live limit, and when (Unix ms)."""
+    """The operator who set a live limit; ``set_at_ms`` is when (Unix ms)."""
     set_at_ms: int | None = None
     declared: Limit | None = None
-    """What code declares in the place of a live limit."""
+    """The limit that code declares, if a live limit is in force in its place."""
     keyless: bool = False
     """Whether it is a family without keys: a cap with a name, which counts the jobs of all its tasks together."""
 
@@ -59,7 +59,7 @@ class ScopeStatus(NamedTuple):
     """Redis' time when it was asked (Unix ms): ``resumes_ms`` is by that clock."""
 
 
-class Holder(NamedTuple):
+class ScopeHolder(NamedTuple):
     """A claimed job that counts in a scope. Of one that cannot be read only the id is known."""
 
     id: str
@@ -68,7 +68,7 @@ class Holder(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where a job stands among those that wait with it, and what it waits for."""
+    """A job's place among the jobs that wait with it, and the scope that it waits for."""
 
     job: JobState
     lane: str
@@ -76,77 +76,79 @@ class Standing(NamedTuple):
     place: str
     """open, blocked, or empty: it does not wait in its lane."""
     scope: str | None
-    """What it waits for: a scope, the whole queue, or nothing."""
+    """The scope that it waits for: a scope, the whole queue, or nothing."""
     limit: Limit
-    """Of that scope."""
+    """The limit of that scope."""
     holders: int
-    shown: tuple[Holder, ...]
-    """Some of those who hold it."""
+    shown: tuple[ScopeHolder, ...]
+    """Some of the scope's holders."""
     resumes_ms: int | None
     """When a rate that is spent goes on (Unix ms)."""
     ahead: int
     """Jobs before it, where ``ahead_in`` says."""
     paused: bool
     ahead_in: str = ""
-    """queue: what may run of its priority and above, whatever its lane; lane: its lane only, since that is blocked, or
-    the queue is fair, where no place in line says who is next; empty: it is not ready."""
+    """queue: jobs of its priority and above in any lane that may run; lane: jobs of its lane only, since the lane is
+    blocked, or the queue is fair, where a place in line does not say which job is next; empty: it is not ready."""
     ahead_at_least: bool = False
     """Whether there were more places to look at than were."""
     now_ms: int | None = None
     """Redis' time when it was asked about the scope (Unix ms)."""
 
 
-class ScopeReads(Reading):
+class ScopeReads(QueueReader):
     """The reads about scopes."""
 
     def caps(self, queue: str, limit: int) -> Plan[list[ScopeStatus]]:
-        """How the scopes of a queue stand: those with a limit of their own, then the keys that wait or are held, then
-        the weights of a fair queue.
+        """Return the scopes of a queue: those with a limit of their own, then the keys with waiting jobs or holders,
+        then the weights of a fair queue.
 
-        At most ``limit``. What waits is what its lanes that are blocked on the scope hold; of very many lanes, not
+        At most ``limit``. ``waiting`` counts the jobs in lanes that are blocked on the scope; of very many lanes, not
         all are counted (``partial``).
         """
         return self.exactly(queue, _caps(self._keys(queue), limit))
 
     def standing(self, job: JobState) -> Plan[Standing]:
-        """Why a job does not run: its lane, the scope that it waits for, who holds that now, and who is ahead of it."""
+        """Return why a job does not run: its lane, the scope that it waits for, the scope's holders, and the jobs
+        ahead."""
         return self.exactly(job.queue, _standing(self._keys(job.queue), job))
 
 
-# Questions about one scope or lane, and what their answers say.
+# Questions about one scope or lane, and their answers.
 
 
 def members(scope: str) -> tuple[str, str]:
-    """The bounds of a scope's members, or of a whole family's if it is one, in `holders` and `blocked`."""
+    """Return the bounds of a scope's members, or of a whole family's if it is one, in `holders` and `blocked`."""
     if "=" in scope:
         return f"[{scope}|", f"({scope}}}"
     return f"[{scope}=", f"({scope}>"
 
 
 def count_of_holders(keys: QueueKeys, scope: str) -> Command:
-    """The command that counts the running jobs of a scope, or of a family. All that run count for the queue's cap."""
+    """Return the command that counts the running jobs of a scope, or of a family. For the queue's cap all running jobs
+    count."""
     if scope == QUEUE:
         return ["ZCARD", keys("leases")]
     return ["ZLEXCOUNT", keys("holders"), *members(scope)]
 
 
 def count_of_lane(keys: QueueKeys, lane: str) -> Command:
-    """The command that counts the jobs of a lane."""
+    """Return the command that counts the jobs of a lane."""
     return ["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({lane}}}"]
 
 
 def head_of_lane(keys: QueueKeys, lane: str) -> Command:
-    """The command that reads the first member of a lane."""
+    """Return the command that reads the first member of a lane."""
     return ["ZRANGEBYLEX", keys("waiting"), f"[{lane}|", f"({lane}}}", "LIMIT", 0, 1]
 
 
 def job_of(member: str) -> str:
-    """The job of a member of `waiting` or `holders`."""
+    """Return the job of a member of `waiting` or `holders`."""
     return member.rpartition("|")[2]
 
 
 def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
-    """Fields of `caps` as limits; what is not there is left out. Raises QueueDamaged for what is none."""
+    """Read fields of `caps` as limits; missing fields are left out. Raises QueueDamaged for any other text."""
     found = {}
     for name, text in texts:
         if text is not None:
@@ -158,7 +160,7 @@ def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str,
 
 
 def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
-    """The stored limit that holds for a scope: its own, else its family's."""
+    """Return the stored limit that holds for a scope: its own, else its family's."""
     of_family = None if scope.startswith("task=") else entries.get(family_of(scope))
     return entries.get(scope) or of_family
 
@@ -169,8 +171,8 @@ def _is_full(gate: CapEntry | None, running: int) -> bool:
 
 
 def _resume_of(stored: Any, limit: Limit, now_ms: int) -> int | None:
-    """When a rate goes on (Unix ms), by the score that `scheduled` has. What is later than its limit allows is from
-    before the clock went back: the next claim looks at it again."""
+    """Return when a rate goes on (Unix ms), by its score in `scheduled`. A score that is later than its limit allows is
+    from before the clock went back: the next claim looks at the rate again."""
     if stored is None:
         return None
     latest = limit.latest_resume_ms(now_ms)
@@ -198,8 +200,8 @@ def _caps(keys: QueueKeys, most: int) -> Steps[list[ScopeStatus]]:
 
 
 def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
-    """Scopes and families that have a limit of their own, and keys that have a weight; of very many, not the first
-    by name."""
+    """Return scopes and families that have a limit of their own, and keys that have a weight; of very many, not the
+    first by name."""
     names: set[str] = set()
     weights: set[str] = set()
     cursor = ""
@@ -212,7 +214,8 @@ def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
 
 
 def _scopes_in(keys: QueueKeys, index: str, most: int, seen: set[str]) -> Steps[list[str]]:
-    """Scopes that have members in an index, in its order, without those seen. Passes over a scope's other members."""
+    """Return scopes that have members in an index, in its order, without those seen. Passes over a scope's other
+    members."""
     found: list[str] = []
     start = "-"
     while len(found) < most:
@@ -228,7 +231,7 @@ def _scopes_in(keys: QueueKeys, index: str, most: int, seen: set[str]) -> Steps[
 def _statuses(
     keys: QueueKeys, names: Sequence[str], entries: dict[str, CapEntry]
 ) -> Steps[list[ScopeStatus]]:
-    """One status per name, in a fixed number of steps."""
+    """Return one status per name, in a fixed number of steps."""
     # Few have a limit of their own, and many lanes wait for those; many are keys, and few wait for one.
     stored = sum(name in entries for name in names)
     shares = [LANES_MAX // 2 // max(1, n) for n in (len(names) - stored, stored)]
@@ -359,21 +362,22 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
     limit, now_ms = entry.limit if entry else NO_LIMIT, time_ms(found.now)
     ids = [job_of(member) for member in found.some]
     jobs, _ = yield from jobs_of(keys, ids)
-    known = {job.id: Holder(job.id, job.fields.get("by"), job.since_ms) for job in jobs}
+    known = {job.id: ScopeHolder(job.id, job.fields.get("by"), job.since_ms) for job in jobs}
     return standing._replace(
         limit=limit,
         holders=int(found.held),
-        shown=tuple(known.get(job_id, Holder(job_id, None, None)) for job_id in ids),
+        shown=tuple(known.get(job_id, ScopeHolder(job_id, None, None)) for job_id in ids),
         resumes_ms=_resume_of(found.resumes, limit, now_ms),
         now_ms=now_ms,
     )
 
 
 def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]:
-    """How many jobs may run before this one, over all lists and open lanes, and whether that is a lower bound."""
+    """Return how many jobs may run before this one, over all lists and open lanes, and whether that is a lower
+    bound."""
     rank, seq = _rank(job), _seq(job)
     lists = [keys(f"ready:{n}") for n in range(rank + 1)]
-    # A lane stands where its head does: one behind this job has nothing that comes before it.
+    # A lane's place is that of its first job: a lane after this job has no jobs before it.
     before = "-inf", f"({rank * RANK + seq}"
     found = yield from ask(
         heads=[["LRANGE", key, 0, AHEAD_MAX - 1] for key in lists],
@@ -403,7 +407,7 @@ def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]
 
 
 def _seq(job: JobState) -> int:
-    """Its place in line."""
+    """Return a job's place in line."""
     return number_in(job.fields.get("seq")) or 0
 
 

@@ -1,7 +1,7 @@
-"""Reads in steps, so that one queue is read as exactly as it can be, or many at once, in as many round trips as one.
+"""Reads in steps: one queue is read exactly, or many are read at once, in as many round trips as one.
 
 A read of a queue is a generator: it yields the commands of one round trip, is sent their replies, and returns what it
-found. :meth:`Reading.exactly` carries out one; :meth:`Reading.side_by_side` many.
+found. :meth:`QueueReader.exactly` carries out one; :meth:`QueueReader.side_by_side` many.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rq_core.model.lib.text import printable, shorten
 from rq_core.model.state_line import LINE_MAX, TOO_LONG, JobState, line_of_job, read_state_lines
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Plan
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 T = TypeVar("T")
 
@@ -44,13 +44,13 @@ def ask(**questions: Command | list[Command]) -> Steps[Any]:
 
 
 def time_ms(reply: Sequence[str]) -> int:
-    """The answer to TIME in Unix ms. It is to be asked beside something of the queue: in a cluster it is its shard's
-    clock that counts."""
+    """Return the answer to TIME in Unix ms. Send TIME with commands that have keys of the queue: in a cluster the clock
+    of the queue's shard counts."""
     seconds, micros = reply
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def run(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
+def run_steps(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
     """Carry out one read. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
     replies: list[Any] | None = None
     while True:
@@ -64,7 +64,7 @@ def run(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
             replies += yield from delivery.ask(some, queue)
 
 
-class Reading:
+class QueueReader:
     """The reads of one client."""
 
     def __init__(self, delivery: Delivery) -> None:
@@ -75,11 +75,11 @@ class Reading:
 
     def exactly(self, queue: str, steps: Steps[T]) -> Plan[T]:
         """Carry out one read. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
-        return run(self._delivery, queue, steps)
+        return run_steps(self._delivery, queue, steps)
 
     def side_by_side(self, reads: Mapping[str, Steps[T]]) -> Plan[tuple[list[T], dict[str, str]]]:
-        """Carry out reads of several queues at once. Returns what they found, and why other queues cannot be read, by
-        name: what keeps one queue from being read hides no other."""
+        """Carry out reads of several queues at once. Returns their results, and why other queues cannot be read, by
+        name: a queue that cannot be read does not hide the others."""
         running = {queue: _Contained(steps) for queue, steps in reads.items()}
         while asked := [each for each in running.values() if each.asks is not None]:
             commands = [command for each in asked for command in each.asks or ()]
@@ -91,14 +91,14 @@ class Reading:
 
 
 class _Contained(Generic[T]):
-    """A read that goes on while it can. What it cannot read hides no other queue."""
+    """A read that goes on while it can. If it cannot read its queue, it does not hide the others."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
         self.asks: list[Command] | None = []
         """The commands whose answers it waits for; None: it has ended."""
         self.found: list[T] = []
-        """What it returned, if it did."""
+        """The value that it returned, if it did."""
         self.why: str | None = None
         """Why it could not go on."""
         self.take(None)
@@ -123,14 +123,14 @@ class _Contained(Generic[T]):
 
 
 def _fit(text: str) -> str:
-    """A text that anything may stand in, as one short line."""
+    """Return a text that may contain anything as one short line."""
     return printable(" ".join(shorten(text, WHY_MAX).split()))
 
 
 # The state lines of many jobs, without their arguments.
 
 PAGE: Final = 500
-"""Jobs in one question: a server looks at so many values of ``jobs`` in about a millisecond."""
+"""Jobs in one question: a server looks at this number of values of ``jobs`` in about a millisecond."""
 
 LONG: Final = 4096
 """Bytes of a value in ``jobs``, from which its job has a line in ``state`` for sure."""
@@ -142,7 +142,7 @@ _ERRORS_PAGE: Final = 20
 def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
     """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
     lines: list[str | None] = []
-    program = plain("lines", LINE_MAX=LINE_MAX, TOO_LONG=TOO_LONG, VALUE_MAX=LONG)
+    program = plain_text("lines", LINE_MAX=LINE_MAX, TOO_LONG=TOO_LONG, VALUE_MAX=LONG)
     for at in range(0, len(ids), PAGE):
         page = ids[at : at + PAGE]
         (found,) = yield [["EVAL_RO", program, 2, keys("state"), keys("jobs"), *page]]
@@ -151,18 +151,18 @@ def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
 
 
 def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], list[str]]]:
-    """Read how those of some jobs stand that Redis has, and why others cannot be read."""
+    """Read the states of those of some jobs that Redis has, and why others cannot be read."""
     lines = yield from lines_of(keys, ids)
     return read_state_lines(keys.queue, zip(ids, lines, strict=True))
 
 
 def errors_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[JobError | None]]:
-    """Read what each of these jobs died of; None for no error."""
+    """Read the error that each of these jobs died of; None for no error."""
     pages = [ids[at : at + _ERRORS_PAGE] for at in range(0, len(ids), _ERRORS_PAGE)]
-    found = yield [["EVAL_RO", plain("errors"), 1, keys("jobs"), *page] for page in pages]
+    found = yield [["EVAL_RO", plain_text("errors"), 1, keys("jobs"), *page] for page in pages]
     return [None if head is None else error_of(head) for heads in found for head in heads]
 
 
 def read_lines(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:
     """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
-    return run(delivery, keys.queue, lines_of(keys, ids))
+    return run_steps(delivery, keys.queue, lines_of(keys, ids))

@@ -14,30 +14,29 @@ from rq_core.errors import RqCoreError
 from rq_core.protocol.reads.result_reads import Found
 
 UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-"""Seconds between two looks at a job whose end nothing tells, the first ones and then always the last."""
+"""Seconds between two looks at a job without messages about its end: each once, then always the last."""
 HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""The same for a job whose end is told: they find what a message did not tell."""
+"""The same for a job whose end a message reports: these looks find ends whose message was lost."""
 TOGETHER_S: Final = 0.02
-"""Looks that are due within so many seconds are made together."""
+"""Looks that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
-"""Most jobs that are looked at before their waits are told: of many, the first need not wait for the last."""
+"""Most jobs that are looked at before their waits get the results: of many, the first need not wait for the last."""
 GRAINS: Final = 10
-"""Looks whose messages are heard come at multiples of a tenth of their pause, so that those of many waits come
-together."""
+"""Looks at jobs with messages are due at multiples of a tenth of their pause, so that many waits share a look."""
 
 
 class Nothing(Enum):
-    """What a look has found if the time is up first."""
+    """The result of the last look if a wait's time is up."""
 
     ALIVE = "the job has not ended"
 
 
 Told = Found | Nothing | RqCoreError
-"""What a wait ends with. An error: the job could not be looked at, the last time."""
+"""The result of a wait. An error: the last look at the job failed."""
 
 
-class Wait:
-    """One wait for one job. ``tell`` is called once, with what it ends with."""
+class JobWait:
+    """One wait for one job. ``tell`` is called once, with the wait's result."""
 
     __slots__ = ("deadline", "hearing", "id", "looks", "over", "place", "queue", "tell", "trouble")
 
@@ -57,10 +56,10 @@ class Wait:
         self.place = 0
         """The number of its place in line; 0: it has none."""
         self.hearing: object | None = None
-        """The subscription under which the last look found the job alive, if no message has told of the job since."""
+        """The subscription under which the last look found the job alive, if no message about it has come since."""
 
     def end(self, told: Told) -> None:
-        """Tell, unless that was done."""
+        """Give the result to ``tell``, unless that was done."""
         if not self.over:
             self.over = True
             self.tell(told)
@@ -70,13 +69,13 @@ class Waits:
     """The waits of one process."""
 
     def __init__(self) -> None:
-        self._line: list[tuple[float, int, Wait]] = []
+        self._line: list[tuple[float, int, JobWait]] = []
         """(When to look, the place's number, the wait), as a heap. An entry whose wait has another place by now counts
         no more."""
         self._number = itertools.count(1)
-        self._by_job: defaultdict[str, dict[str, list[Wait]]] = defaultdict(dict)
+        self._by_job: defaultdict[str, dict[str, list[JobWait]]] = defaultdict(dict)
 
-    def add(self, wait: Wait, now: float) -> None:
+    def add(self, wait: JobWait, now: float) -> None:
         """Begin to wait: the first look is due now."""
         self._by_job[wait.queue].setdefault(wait.id, []).append(wait)
         self._put(wait, now)
@@ -87,9 +86,9 @@ class Waits:
             self._drop()
         return self._line[0][0] if self._line else None
 
-    def due(self, now: float) -> dict[str, list[Wait]]:
-        """The waits whose jobs are to be looked at now, by queue. Each has to be given to ``looked``."""
-        found: dict[str, list[Wait]] = {}
+    def due(self, now: float) -> dict[str, list[JobWait]]:
+        """Return the waits whose jobs must be looked at now, by queue. Give each of them to ``looked``."""
+        found: dict[str, list[JobWait]] = {}
         if (first := self.next_at()) is None or first > now:
             return found
         count = 0
@@ -103,7 +102,7 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """A message tells that these jobs of a queue have ended: look at those that are waited for."""
+        """Make the looks due now for jobs of a queue whose ends a message has reported, if waits are for them."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
             for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids
@@ -118,14 +117,14 @@ class Waits:
 
     def looked(
         self,
-        wait: Wait,
+        wait: JobWait,
         found: Found | None,
         now: float,
         began: float,
         hearing: object | None = None,
     ) -> None:
-        """A look that began at ``began`` has found this of the wait's job; None: it is alive, or ``trouble`` says why
-        that is not known. ``hearing`` is the subscription that tells its end from now on, if one does."""
+        """Note the result of a look that began at ``began``, in ``found``; None: the job is alive, or ``trouble`` says
+        why that is not known. ``hearing`` is the subscription on which a message about its end will come, if any."""
         if wait.place and found is None and not wait.over:
             # A message has come since: the next look is due.
             return
@@ -143,31 +142,31 @@ class Waits:
         self.forget(wait)
         wait.end(found or wait.trouble or Nothing.ALIVE)
 
-    def all(self) -> list[Wait]:
-        """All waits that are not over."""
+    def all(self) -> list[JobWait]:
+        """Return all waits that are not over."""
         return [
             w for jobs in self._by_job.values() for ws in jobs.values() for w in ws if not w.over
         ]
 
     def queues(self) -> set[str]:
-        """The queues of jobs that are waited for."""
+        """Return the queues of the jobs that waits are for."""
         return {queue for queue, jobs in self._by_job.items() if jobs}
 
-    def _put(self, wait: Wait, at: float) -> None:
+    def _put(self, wait: JobWait, at: float) -> None:
         wait.place = next(self._number)
         heapq.heappush(self._line, (at, wait.place, wait))
 
     @staticmethod
-    def _counts(entry: tuple[float, int, Wait]) -> bool:
+    def _counts(entry: tuple[float, int, JobWait]) -> bool:
         return entry[1] == entry[2].place and not entry[2].over
 
-    def _drop(self) -> Wait:
+    def _drop(self) -> JobWait:
         _, place, wait = heapq.heappop(self._line)
         if wait.over and place == wait.place:
             self.forget(wait)
         return wait
 
-    def forget(self, wait: Wait) -> None:
+    def forget(self, wait: JobWait) -> None:
         """Wait no more."""
         jobs = self._by_job.get(wait.queue, {})
         waits = jobs.get(wait.id)

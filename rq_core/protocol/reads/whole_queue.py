@@ -1,7 +1,7 @@
 """Reads a whole queue: a small one in one transaction, a large one in pages, so that no call holds up the server.
 
-Pages are of different moments. The outbox is read last, so a job without an event since the first page stands in all
-pages as the log has it. Whatever else differs has to be read again at one moment (:meth:`WholeReads.members`).
+Pages are of different moments. The outbox is read last, so a job without an event since the first page is in all pages
+as the log has it. Other members that differ must be read again at one moment (:meth:`WholeReads.members`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rq_core.model.state_line import line_of_job
 from rq_core.protocol.engine.plan import Plan, pairs_of, says_full
 from rq_core.protocol.engine.retried_commands import in_one_step
 from rq_core.protocol.reads.scope_reads import head_of_lane
-from rq_core.protocol.reads.steps import Command, Reading
+from rq_core.protocol.reads.steps import Command, QueueReader
 
 AT_ONCE_MAX: Final = 2_000
 """Members of all keys of a queue that one transaction reads."""
@@ -38,7 +38,7 @@ class Snapshot(dict[str, Any]):
     values are of one moment."""
 
 
-class WholeReads(Reading):
+class WholeReads(QueueReader):
     """The reads of a whole queue."""
 
     def snapshot(self, queue: str) -> Plan[Snapshot]:

@@ -1,8 +1,8 @@
-"""The list of workers: each says in the key ``workers`` of its queues that it runs, busy or idle.
+"""The list of workers: each worker has a row in the key ``workers`` of its queues while it runs, busy or idle.
 
-A row is when Redis last heard of the worker and what it says of itself: ``1795225746 {"host":"db-1",…}``. The names
-of its tasks stand once for all workers with the same code, in the field ``code|`` and the code's digest. None of this
-is the state of a job: no script reads it, no event tells of it, and no queue is made by it.
+A row is the time when Redis last heard of the worker, and the worker's description: ``1795225746 {"host":"db-1",…}``.
+The names of its tasks are stored once for all workers with the same code, in the field ``code|`` and the code's digest.
+None of this is the state of a job: no script reads it, it has no events, and it makes no queue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.engine.plan import Plan, Send, pairs_of
-from rq_core.scripts.plain import plain
+from rq_core.scripts.plain import plain_text
 
 SILENT_MS: Final = 30_000
 """A worker that Redis has not heard of for so long is taken for gone: three times TELL_EVERY_S."""
@@ -28,17 +28,17 @@ WORKERS_MAX: Final = 1_000
 """About how many workers of a queue are read."""
 
 _CODE: Final = "code|"
-"""What the fields begin with that have the tasks of a code: no worker's name has this character."""
+"""The beginning of the fields with the tasks of a code: no worker's name has this character."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What a worker says of itself."""
+    """A worker's description of itself."""
 
     host: str
     pid: int
     version: str
-    """Of rq-core."""
+    """The version of rq-core."""
     code: str
     """A digest of its tasks: workers that differ in it run different code."""
     queues: tuple[str, ...]
@@ -80,25 +80,25 @@ class KnownTasks(NamedTuple):
         return task in self.tasks
 
 
-def tell(
+def announce(
     prefix: str, worker: str, says: Presence, queues: Iterable[str], tasks: Iterable[str]
 ) -> Plan[None]:
-    """Say in these queues that the worker is there, and which ``tasks`` its code has. What goes wrong with that is
-    left for the next time."""
+    """Say in these queues that the worker runs, and which ``tasks`` its code has. Errors are ignored: the next call
+    repairs them."""
     row = json.dumps(asdict(says), separators=(",", ":"))
     code = _CODE + says.code, json.dumps(sorted(tasks), separators=(",", ":"))
-    program = plain("tell")
+    program = plain_text("tell")
     yield Send([["EVAL", program, 1, _key(prefix, queue), worker, row, *code] for queue in queues])
 
 
 def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
-    """Say that it ends. What goes wrong with that is left to the sweep."""
+    """Say that the worker ends. Errors are ignored: the sweep repairs them."""
     yield Send([["HDEL", _key(prefix, queue), worker] for queue in queues])
 
 
 def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
     """Remove the rows of workers that ended long ago without saying so, rows that cannot be read, and the tasks of
-    codes that no other row names. What goes wrong with that is left for the next time."""
+    codes that no other row names. Errors are ignored: the next sweep repairs them."""
     commands: list[list[Any]] = []
     for queue in queues:
         commands += [["HLEN", _key(prefix, queue)], ["TIME"], ["HGETALL", _key(prefix, queue)]]
@@ -122,12 +122,12 @@ def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
 
 
 def rows_command(keys: QueueKeys) -> list[Any]:
-    """The command that reads the workers of a queue."""
+    """Return the command that reads the workers of a queue."""
     return ["HSCAN", keys("workers"), 0, "COUNT", WORKERS_MAX]
 
 
 def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
-    """The workers of a queue, by name. Rows that cannot be read are left out."""
+    """Return the workers of a queue, by name. Rows that cannot be read are left out."""
     found = (read_row(worker, row, now_ms) for worker, row in sorted(rows.items()))
     return tuple(each for each in found if each is not None)
 
@@ -135,7 +135,8 @@ def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
 def known_tasks(
     rows: Mapping[str, str], workers: Iterable[PresentWorker], *, whole: bool
 ) -> KnownTasks:
-    """The tasks of those ``workers`` of a queue that are not gone. ``whole``: these are all rows of the queue."""
+    """Return the tasks of those ``workers`` of a queue that are not gone. ``whole``: ``rows`` are all rows of the
+    queue."""
     present = [each for each in workers if not each.gone]
     tasks: set[str] = set()
     for code in {each.says.code for each in present}:
@@ -146,7 +147,7 @@ def known_tasks(
 
 
 def _tasks_of(text: str) -> set[str] | None:
-    """The tasks of a code; None if they cannot be read."""
+    """Return the tasks of a code; None if they cannot be read."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

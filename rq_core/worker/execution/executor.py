@@ -1,13 +1,12 @@
 """Runs handlers: async ones on the event loop, sync ones in threads. Each claim ends in one Settlement.
 
-It decides how a handler's end is to be reported (success, retry, final failure, rollback), not when; the worker
-collects settlements and sends them together.
+It decides how a handler's end is reported (success, retry, final failure, rollback), not when; the worker collects
+settlements and sends them together.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random
 import time
@@ -20,13 +19,13 @@ from rq_core.app.handlers.handler_setup import Surroundings
 from rq_core.app.handlers.process_scope import Resources
 from rq_core.app.handlers.redaction import (
     Redact,
-    describe,
+    describe_error,
     describe_words,
     message_of,
     redacted,
     traceback_in,
 )
-from rq_core.app.handlers.retry import Outcome, Verdict
+from rq_core.app.handlers.retry import Outcome, RetryVerdict
 from rq_core.app.task import Task
 from rq_core.errors import (
     HandlerSignal,
@@ -45,7 +44,7 @@ from rq_core.model.table.reasons import Reason
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.threads import Threads
-from rq_core.worker.execution.time_limits import TimeLimits, start_task
+from rq_core.worker.execution.time_limits import TimeLimits, has_begun, start_task
 from rq_core.worker.settlement import Settlement
 
 log = logging.getLogger(__name__)
@@ -56,12 +55,12 @@ NOT_BEGUN: Final = (
 )
 """The message of a HandlerTimeout before an isolated handler began."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
-"""Of what the process of an isolated handler says; anything else is a failure that is retried."""
+"""The outcomes that the process of an isolated handler may report; any other word is a failure that is retried."""
 HEAR_S: Final = 0.01
 """Seconds for the loop to read what the process of an isolated handler has said before its timeout was noticed."""
 END_GRACE_S: Final = 20.0
-"""Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
-less than the worker goes on to extend the lease of a job that has timed out."""
+"""Seconds that an async handler may take to clean up after it was asked to stop; then its claim is settled without it.
+Less than the time for which the worker still extends the lease of a job that has timed out."""
 
 
 class Executor:
@@ -100,7 +99,7 @@ class Executor:
         self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)
         self.running: dict[tuple[str, str, str], Running] = {}
-        """By queue, job and fence: a job may be claimed again while an old handler of it still runs."""
+        """Running claims by queue, job and fence: a job may be claimed again while an old handler of it still runs."""
 
     @property
     def busy(self) -> bool:
@@ -109,7 +108,7 @@ class Executor:
 
     @property
     def unsettled(self) -> list[Running]:
-        """What runs and is still to be reported. A handler that goes on though its time is over is not among them."""
+        """The handlers that run and are not reported. One that goes on after its timeout was reported is left out."""
         return [running for running in self.running.values() if not running.settled]
 
     def start(self, claim: Claim) -> Running | None:
@@ -167,7 +166,7 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a handler that was prepared, unless it was told to stop meanwhile."""
+        """Start a handler that was prepared, unless it was asked to stop meanwhile."""
         if running.ending is not None or running.settled:
             self._ended(running, running.ending)
             self._free(running)
@@ -218,15 +217,15 @@ class Executor:
         running.ending = why
         running.context.tell(why)
         if isinstance(why, LeaseLost):
-            log.warning("lease lost, the handler is told to stop", extra=_facts(running))
+            log.warning("lease lost, the handler is asked to stop", extra=running.facts())
         if running.handler is None:
             if isinstance(why, LeaseLost):
-                # Nothing is settled at its timeout: what the thread reports in the end is refused, and logged.
+                # Nothing is settled at its timeout: the report of its thread is refused later, and logged.
                 self._limit_time(running, None)
             return
         running.handler.cancel()
-        if _has_begun(running.handler):
-            # A lost claim has nothing to be settled; what such a handler reports in the end is refused, and logged.
+        if has_begun(running.handler):
+            # A lost claim has nothing to be settled; a report of such a handler is refused later, and logged.
             self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE_S)
         else:
             # Cancelled now, its task takes no step in which it could say how it ended.
@@ -257,7 +256,7 @@ class Executor:
             redacted(self._redact, message_of(error)),
             extra={"job": claim.id, "queue": claim.queue, "reason": reason},
         )
-        said = describe(error, with_traceback=False, redact=self._redact)
+        said = describe_error(error, with_traceback=False, redact=self._redact)
         self._on_settlement(Settlement(claim, verdict, 0, reason, said))
 
     async def _run_async(self, running: Running) -> None:
@@ -276,7 +275,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
             failure = error
-        # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+        # Not while it is handled: an error of a backoff function would have it as its context, unredacted.
         try:
             self._ended(running, failure)
         finally:
@@ -306,7 +305,7 @@ class Executor:
             self._free(running)
 
     def _timed_out(self, running: Running) -> None:
-        """The time of a handler is over, or that of one which was told to stop."""
+        """Called when the timeout of a handler is over, or the time that it had to stop."""
         if running.ended is not None:
             # Its thread has judged itself, and the loop was late: that is reported next.
             return
@@ -322,9 +321,9 @@ class Executor:
                 return
         assert running.ending is not None
         log.warning(
-            "handler was told to stop and goes on; its place stays occupied: %s",
+            "handler was asked to stop and goes on; its place stays occupied: %s",
             running.ending,
-            extra=_facts(running),
+            extra=running.facts(),
         )
         self._ended(running, running.ending)
 
@@ -339,7 +338,7 @@ class Executor:
             if running.value and running.value.startswith(NO_VALUE):
                 why = reason_of(running.value.removeprefix(NO_VALUE))
                 log.warning(
-                    "job succeeded, and its result is not kept: %s", why, extra=_facts(running)
+                    "job succeeded, and its result is not kept: %s", why, extra=running.facts()
                 )
             self._on_settlement(
                 Settlement(
@@ -356,11 +355,11 @@ class Executor:
             self._report(running, "rollback", 0, Reason.SHUTDOWN)
             return
         if isinstance(error, JobCancelled):
-            said = describe(error, redact=self._redact)
+            said = describe_error(error, redact=self._redact)
             self._report(running, "final", 0, Reason.CANCELLED, said)
             return
         verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
-        said = describe(error, redact=self._redact)
+        said = describe_error(error, redact=self._redact)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
     def _raised(self, running: Running, raised: Raised) -> None:
@@ -369,26 +368,26 @@ class Executor:
             return
         running.settled = True
         said = describe_words(raised.type, raised.message, raised.traceback, redact=self._redact)
-        verdict = Verdict(_OUTCOMES.get(raised.outcome, "retry"), *raised[1:3])
+        verdict = RetryVerdict(_OUTCOMES.get(raised.outcome, "retry"), *raised[1:3])
         self._failed(running, verdict, raised.type, raised.message, said)
 
     def _failed(
-        self, running: Running, verdict: Verdict, kind: str, message: str, said: str
+        self, running: Running, verdict: RetryVerdict, kind: str, message: str, said: str
     ) -> None:
         delay_ms = round(verdict.delay * 1000)
         if verdict.outcome == "rollback":
-            log.info("job snoozes for %g s", verdict.delay, extra=_facts(running))
+            log.info("job snoozes for %g s", verdict.delay, extra=running.facts())
             self._report(running, "rollback", delay_ms, verdict.reason)
             return
         attempt, attempts = running.claim.failures + 1, running.max_attempts
         if verdict.outcome == "retry" and attempts is not None and attempt >= attempts:
             # Redis would say the same, unless the job leaves its attempts to the task.
-            verdict = Verdict("final", 0.0, Reason.ATTEMPTS_SPENT)
+            verdict = RetryVerdict("final", 0.0, Reason.ATTEMPTS_SPENT)
         will = f"dead, {verdict.reason}, after attempt {attempt} of {attempts}"
         if verdict.outcome == "retry":
             will = f"retry in {verdict.delay:,.1f} s, attempt {attempt + 1} of {attempts}"
         says = redacted(self._redact, message)
-        facts = _facts(running) | {"verdict": will}
+        facts = running.facts() | {"verdict": will}
         warn_with_traceback(log, "job failed: %s: %s", (kind, says), traceback_in(said), facts)
         self._report(running, verdict.outcome, delay_ms, verdict.reason, said)
 
@@ -417,15 +416,6 @@ class Executor:
         self._on_free(running)
 
 
-def _has_begun(handler: asyncio.Task[None]) -> bool:
-    """Whether a task has taken its first step."""
-    coroutine = handler.get_coro()
-    return (
-        not inspect.iscoroutine(coroutine)
-        or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
-    )
-
-
 def _call(running: Running) -> None:
     """Run a sync handler, in its thread."""
     if running.ending is not None:
@@ -442,14 +432,3 @@ def _call(running: Running) -> None:
             running.keep(value)
     finally:
         running.ended = time.monotonic()
-
-
-def _facts(running: Running) -> dict[str, Any]:
-    context = running.context
-    return {
-        "job": context.id,
-        "queue": context.queue,
-        "task": context.task,
-        "claim": context.claim,
-        "ran_s": round(time.monotonic() - running.started, 3),
-    }

@@ -22,14 +22,14 @@ from rq_core.app.handlers.context import JobContext, job_here
 from rq_core.app.handlers.log_context import JobLogFilter
 from rq_core.app.handlers.process_scope import Resources
 from rq_core.app.handlers.redaction import message_of, traceback_of
-from rq_core.app.task import Task, find
+from rq_core.app.task import Task, module_attribute
 from rq_core.model.lib import logs
 
 FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker", "headers")
-"""Of a JobContext, as they travel."""
+"""The fields of a JobContext that the worker sends."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-"""To all processes of a worker they are for the worker, which ends this one when it wants to. This one is started with
-them blocked, since its job would fail by one that comes before it ignores them."""
+"""Signals to all processes of a worker. They are for the worker, which ends this process when it wants to. It starts
+with them blocked: its job would fail by a signal that comes before it ignores them."""
 BEGUN: Final = "begun"
 """The message that a handler begins."""
 RETURNED: Final = "returned"
@@ -41,14 +41,14 @@ WORDS_MAX: Final = 1_000_000
 
 
 def _task_at(module: str, name: str) -> Task[Any, Any]:
-    found = find(module, name)
+    found = module_attribute(module, name)
     if not isinstance(found, Task):
         raise LookupError(f"no task {name} in module {module}")  # noqa: TRY004 - no wrong type
     return found
 
 
 class _Running:
-    """The handler that runs now, what it runs in, and how it is told to stop."""
+    """The handler that runs now, with its context, its loop and its process' dependencies."""
 
     def __init__(self, context: JobContext, own_loop: ChildLoop, resources: Resources) -> None:
         self.context = context
@@ -71,9 +71,9 @@ def _end_group() -> None:
     os._exit(1)
 
 
-def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
-    """Run what the worker sends, until it is gone."""
-    # A group of its own: what a handler starts is killed with its process.
+def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
+    """Run the handlers that the worker sends, until the worker is gone."""
+    # A group of its own: processes that a handler starts are killed with this one.
     os.setpgid(0, 0)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -140,7 +140,7 @@ def _carry_out(
     _limit_memory(None)
     if failure is None:
         return returned
-    # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+    # Not while it is handled: an error of a backoff function would have it as its context, unredacted.
     try:
         return _told(failure, task, running, rng)
     finally:
@@ -150,7 +150,7 @@ def _carry_out(
 def _told(
     failure: BaseException, task: Task[Any, Any] | None, running: _Running, rng: random.Random
 ) -> dict[str, Any]:
-    """A failure as the worker is told of it, judged by the task's policy."""
+    """Return a failure as the worker gets it, with the verdict of the task's retry policy."""
     verdict = ("retry", 0.0, "failed")
     if task is not None:
         verdict = task.retry.verdict(failure, running.context.failures + 1, rng.random)
@@ -176,7 +176,7 @@ async def _awaited(
 
 
 def _limit_memory(limit: int | None) -> None:
-    """Let this process have so many bytes of data; None: as many as it was given."""
+    """Limit the data of this process to ``limit`` bytes; None: to its hard limit."""
     if sys.platform == "win32":
         return
     import resource
@@ -200,10 +200,10 @@ class ChildLoop:
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
         self._of_the_job: WeakSet[asyncio.Task[Any]] = WeakSet()
-        """What handlers have started; what dependencies have started that live on is not among them."""
+        """The asyncio tasks that handlers have started, without those of dependencies that live on."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a handler, and return what it does. What it leaves behind is cancelled, as asyncio.run would."""
+        """Run a handler, and return its result. Tasks that it leaves behind are cancelled, as asyncio.run would."""
         self._runner.get_loop().set_task_factory(self._make)
         try:
             return self._runner.run(coroutine, context=contextvars.copy_context())

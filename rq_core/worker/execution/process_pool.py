@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.app.task import place_of
+from rq_core.app.task import import_place
 from rq_core.errors import HandlerDied, HandlerTimeout
 from rq_core.model.lib import logs
 from rq_core.worker.execution import isolated_process
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from rq_core.worker.execution.running import Running
 
 TELL_GRACE_S: Final = 0.5
-"""Seconds that a handler which was told to stop gets before its process is killed. At its timeout it gets none."""
+"""Seconds from when a handler is asked to stop until its process is killed. At its timeout it is killed at once."""
 
 END_WAIT_S: Final = 5.0
 """How long idle processes may take to end when they are asked to, before they are killed."""
 PIPE_BYTES: Final = 16 * 1024
-"""What any pipe takes at once, although its reader has not begun."""
+"""Bytes that any pipe takes at once, although its reader has not begun."""
 
 
 class Raised(NamedTuple):
-    """What an isolated handler raised, as its process tells it."""
+    """The error of an isolated handler, as its process reports it."""
 
     outcome: str
     delay: float
@@ -70,7 +70,7 @@ class IsolationPool:
     async def run(self, running: Running, task: Task[Any, Any], args_json: str) -> Raised | None:
         """Run a handler to its end. Returns what it raised. Raises HandlerDied if its process ended instead.
 
-        Cancelled, it tells the handler to stop, waits a little, and kills its process.
+        If it is cancelled, it asks the handler to stop, waits a little, and kills its process.
         """
         child = self._take(task)
         self._busy[running] = child
@@ -137,7 +137,7 @@ class IsolationPool:
             _kill(child)
         here, there = self._context.Pipe()
         process = self._context.Process(
-            target=isolated_process.main,
+            target=isolated_process.serve_worker,
             args=(there, logs.configured),
             name=f"rq-core-{task.name}",
             daemon=True,
@@ -176,7 +176,7 @@ def _request(running: Running, task: Task[Any, Any], args_json: str) -> bytes:
     facts["headers"] = dict(context.headers)
     request = {
         "job": facts,
-        "place": place_of(task),
+        "place": import_place(task),
         "memory": task.max_memory,
         "args": args_json,
         "keep": running.keeps,
@@ -187,7 +187,7 @@ def _request(running: Running, task: Task[Any, Any], args_json: str) -> bytes:
 
 
 async def _reply(child: _Child) -> Any:
-    """The child's next message. Raises HandlerDied if there is none to come."""
+    """Return the child's next message. Raises HandlerDied if the child has ended."""
     await _readable(child.pipe.fileno())
     try:
         return json.loads(child.pipe.recv_bytes())
@@ -227,7 +227,7 @@ def _died(child: _Child) -> HandlerDied:
 
 
 def _kill_group(child: _Child) -> None:
-    """Kill what the handlers of a child have started, and the child itself if it lives."""
+    """Kill the processes that the handlers of a child have started, and the child itself if it lives."""
     pid = child.process.pid
     if pid is not None and not child.reaped:
         child.reaped = True

@@ -44,14 +44,14 @@ class Running:
         self.context = context
         self.task = task
         self.function = task.function
-        """What is called with the arguments: the task's function, or what runs it inside what goes around it."""
+        """The function to call with the arguments: the task's own, or one that runs it inside of its surroundings."""
         self.arguments = arguments
         self.args_json = args_json
         self.timeout = timeout
-        """Seconds, from the start."""
+        """The timeout in seconds, from the start."""
         self.started = time.monotonic()
         self.over: float | None = None
-        """When its timeout is over, on the monotonic clock. None: it has none, or its handler has not begun."""
+        """When its timeout is over, on the monotonic clock. None: it has no timeout, or its handler has not begun."""
         self.ended: float | None = None
         """When its thread ended, on the monotonic clock; the loop may look later."""
         self.limit: float | None = None
@@ -59,17 +59,17 @@ class Running:
         self.begun = True
         """False while the process of an isolated handler starts and imports the task's module."""
         self.handler: asyncio.Task[None] | None = None
-        """Of an async handler."""
+        """The asyncio task of an async handler."""
         self.ending: HandlerSignal | None = None
-        """Why it was asked to stop, if it was."""
+        """The reason for which it was asked to stop, if it was."""
         self.settled = False
         self.keeps = keeps
         """Whether what its handler returns is kept."""
         self.value = ""
-        """That, as Returned.dump gives it; empty until the handler has returned, or if nothing is kept."""
+        """The kept result, as Returned.dump writes it; empty until the handler has returned, or if nothing is kept."""
 
     def keep(self, value: Any) -> None:
-        """Its handler has returned this: make JSON of it."""
+        """Make JSON of the value that its handler has returned."""
         self.value = UNFINISHED_VALUE
         self.value = self.task.returned.dump(value, self.keeps)
 
@@ -78,3 +78,14 @@ class Running:
         """Whether to wait for it when the worker stops: it is cancelled, or has something to leave. Another ``def``
         handler has nothing to do before its process ends."""
         return self.handler is not None or self.function is not self.task.function
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of a log line about it."""
+        context = self.context
+        return {
+            "job": context.id,
+            "queue": context.queue,
+            "task": context.task,
+            "claim": context.claim,
+            "ran_s": round(time.monotonic() - self.started, 3),
+        }

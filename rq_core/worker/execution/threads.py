@@ -38,7 +38,7 @@ class Threads(Generic[T]):
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._ended: deque[tuple[T, BaseException | None]] = deque()
         self._told = False
-        """Whether the loop was told of what has ended, and has not looked yet."""
+        """Whether the loop was woken for things that have ended, and has not looked yet."""
         self._open = 0
         """Submitted and not ended."""
         self._threads: list[threading.Thread] = []
@@ -58,7 +58,7 @@ class Threads(Generic[T]):
         self._queue.put(thing)
 
     def close(self) -> None:
-        """Begin nothing more. What runs goes on; what waits is dropped."""
+        """Begin nothing more. Running calls go on; waiting ones are dropped."""
         try:
             while True:
                 self._queue.get_nowait()
@@ -75,7 +75,7 @@ class Threads(Generic[T]):
             except BaseException as raised:  # noqa: BLE001 - also SystemExit: the thread must report, and go on
                 error = raised
             self._ended.append((thing, error))
-            # In this order: the loop puts the flag down before it looks, so one that is up is still to be looked at.
+            # In this order: the loop clears the flag before it looks, so it still looks at this if the flag is set.
             if not self._told:
                 self._told = True
                 self._tell()

@@ -1,4 +1,4 @@
-"""When what runs must have ended: one timer for all that have the same limit, however many they are.
+"""Timeouts of what runs: one timer for all things with the same limit, however many they are.
 
 Things with the same limit end in the order in which they began, so they share a timer, and only the first of them
 needs it. To begin and to end costs no more than an entry in a dict.
@@ -7,6 +7,7 @@ needs it. To begin and to end costs no more than an entry in a dict.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import sys
 import time
@@ -23,7 +24,7 @@ at once."""
 
 
 class _Timer(Generic[T]):
-    """What has one limit: by thing, when it is over on the monotonic clock."""
+    """The things with one limit, each with its end on the monotonic clock."""
 
     __slots__ = ("ends", "timer")
 
@@ -40,11 +41,11 @@ class TimeLimits(Generic[T]):
         self._timers: dict[float, _Timer[T]] = {}
 
     def begin(self, thing: T, seconds: float) -> float:
-        """Limit a thing to so many seconds from now. Returns when that is over, on the monotonic clock."""
+        """Limit a thing to ``seconds`` from now. Returns the end, on the monotonic clock."""
         timer = self._timers.get(seconds)
         if timer is None:
             timer = self._timers[seconds] = _Timer()
-        # uvloop's own clock stands still while something blocks the loop.
+        # uvloop's own clock does not go on while something blocks the loop.
         over = time.monotonic() + seconds
         timer.ends[thing] = over
         if timer.timer is None:
@@ -52,7 +53,7 @@ class TimeLimits(Generic[T]):
         return over
 
     def end(self, thing: T, seconds: float) -> None:
-        """A thing that was limited to so many seconds has ended, or is limited otherwise from now on."""
+        """Take back a thing's limit of ``seconds``: it has ended, or gets another limit."""
         timer = self._timers.get(seconds)
         if timer is None:
             return
@@ -99,3 +100,12 @@ def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
         return asyncio.Task(coroutine, loop=loop, eager_start=True)
     return loop.create_task(coroutine)
+
+
+def has_begun(handler: asyncio.Task[None]) -> bool:
+    """Whether a task has taken its first step."""
+    coroutine = handler.get_coro()
+    return (
+        not inspect.iscoroutine(coroutine)
+        or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
+    )

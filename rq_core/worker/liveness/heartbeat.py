@@ -64,13 +64,13 @@ class LeaseKeeper:
         self._known: dict[str, float] = {}
         """Leases of queues, in seconds, as last read."""
         self._failed: set[object] = set()
-        """Where the last heartbeat got no answer."""
+        """The servers from which the last heartbeat got no answer."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
         self.interval = 10.0
         """Seconds between two heartbeats: a third of the shortest lease."""
         self.last_success = clock()
-        """When a heartbeat last got its answer, on ``clock``."""
+        """The time of the last heartbeat that got an answer, on ``clock``."""
 
     def start(self) -> None:
         """Begin; call once."""

@@ -1,4 +1,4 @@
-"""What a worker process holds, in memory that its supervisor can read.
+"""The leases of a worker process, in memory that its supervisor can read.
 
 A handler that holds the GIL stops every thread of its process, the heartbeat too. So each worker notes its claims and
 its heartbeats in a table that it shares with its supervisor, whose guard (:mod:`rq_core.process.lease_guard`) extends
@@ -25,7 +25,7 @@ _ROW: Final = struct.Struct("<?d128s128s40s")
 """Whether it is in use, until when to extend it (0: as long as it is held), queue, job, fence."""
 
 
-class Held(NamedTuple):
+class HeldLease(NamedTuple):
     """A claim as the table has it. ``until`` is on the monotonic clock."""
 
     queue: str
@@ -84,14 +84,14 @@ class LeaseTable:
         at, interval, name = _HEAD.unpack_from(self._memory, 0)
         return _text(name), at, interval
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldLease]:
         """The claims of the table."""
         found = []
         for row in range(self._rows):
             at = self._at(row)
             if self._memory[at] != b"\0":
                 _, until, queue, job, fence = _ROW.unpack_from(self._memory, at)
-                found.append(Held(_text(queue), _text(job), _text(fence), until or None))
+                found.append(HeldLease(_text(queue), _text(job), _text(fence), until or None))
         return found
 
     def _at(self, row: int) -> int:

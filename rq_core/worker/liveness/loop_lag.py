@@ -1,6 +1,6 @@
-"""Measures once a second how late the event loop is: what blocks it holds up every handler, and the next claim.
+"""Measures once a second how late the event loop is: a blocked loop holds up every handler, and the next claim.
 
-A thread looks at the loop meanwhile: while a handler blocks it, the log names the job and the line at which it stands.
+A thread looks at the loop meanwhile: while a handler blocks it, the log names the job and the line that it executes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REMEMBERED: Final = 15
 
 
 class LoopWatch:
-    """Of one worker's loop. Use it on the loop."""
+    """The watch over one worker's event loop. Use it on the loop."""
 
     def __init__(self, flow: FlowTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._flow = flow
@@ -64,14 +64,14 @@ class LoopWatch:
         self._over.set()
 
     def _look(self, loop: int) -> None:
-        """Look from a thread at the one of the loop, until the watch is stopped."""
+        """Look from this thread at the loop's thread, until the watch is stopped."""
         told = 0.0
         while not self._over.wait(EVERY_S):
             due = self._due
             late = self._clock() - due
             if late < BLOCKED_S or told == due:
                 continue
-            frame = sys._current_frames().get(loop)  # noqa: SLF001 - nothing else shows where a thread stands
+            frame = sys._current_frames().get(loop)  # noqa: SLF001 - nothing else shows the line of a thread
             found = None if frame is None else _handler_in(frame)
             # The loop may have gone on meanwhile: then it was another handler.
             if found is not None and due == self._due:
@@ -91,8 +91,8 @@ class LoopWatch:
 
 
 def _handler_in(frame: FrameType) -> tuple[Running, str] | None:
-    """The handler that a thread steps now, and the line at which its function stands, or what it calls if that is not
-    on the way."""
+    """Return the handler that a thread steps now, and the line that its function executes. If the function is not on
+    the stack, it is the line of the innermost call."""
     passed: list[FrameType] = []
     for each in _outwards(frame):
         running = each.f_locals.get("running") if each.f_code.co_name == "_run_async" else None

@@ -47,7 +47,7 @@ class Attendance:
         self._facts: tuple[str, str] | None = None
         self._sweep_at = clock()
         self.due = clock()
-        """When it is to be said again, on ``clock``."""
+        """When the worker must report again that it is there, on ``clock``."""
 
     def tell(self, failed: Collection[object] = ()) -> None:
         """Say that the worker is there, but not to those servers at which the last heartbeat ``failed``: they may keep
@@ -58,7 +58,9 @@ class Attendance:
             for place, queues in self._places_of():
                 if place in failed:
                     continue
-                says = worker_registry.tell(prefix, self._worker, self._says(), queues, self._tasks)
+                says = worker_registry.announce(
+                    prefix, self._worker, self._says(), queues, self._tasks
+                )
                 self._client.run(says)
                 if sweeping:
                     self._client.run(worker_registry.sweep(prefix, queues))
@@ -115,7 +117,7 @@ def code_digest(tasks: Mapping[str, Task[Any, Any]]) -> str:
 
 
 def _layers(function: Any) -> Iterator[Any]:
-    """A function, and what it wraps."""
+    """Yield a function, and the functions that it wraps."""
     seen: set[int] = set()
     while function is not None and id(function) not in seen:
         seen.add(id(function))
@@ -134,7 +136,7 @@ def _add_code(digest: Any, code: CodeType) -> None:
 
 
 def _text(constant: object) -> str:
-    """What a constant of code is, the same in every process: the order of a set is not."""
+    """Return a constant of code as text that is the same in every process: sets are sorted."""
     if isinstance(constant, frozenset):
         return f"{{{','.join(sorted(map(_text, constant)))}}}"
     if isinstance(constant, tuple):

@@ -77,7 +77,7 @@ def _live(client: Client, queue: str = QUEUE) -> int:
 
 
 def _mirror(client: Client, database: Database) -> None:
-    service.run(Outbox(client), database, stop=threading.Event(), queues=[QUEUE], once=True)
+    service.run_mirror(Outbox(client), database, stop=threading.Event(), queues=[QUEUE], once=True)
 
 
 def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:

@@ -66,7 +66,7 @@ class Databases:
         else:
             assert self.postgres is not None
             database = Database(self.postgres.url(self.postgres.create_database()))
-        migrate.upgrade(database)
+        migrate.upgrade_schema(database)
         return database
 
     def drop(self, database: Database) -> None:
@@ -100,7 +100,7 @@ def mirror(
 ) -> int:
     """Mirror until nothing is left. Returns how many events that were."""
     with service.rare_collections():
-        done = service.run(
+        done = service.run_mirror(
             Outbox(client),
             database,
             stop=threading.Event(),
@@ -229,14 +229,14 @@ def main() -> None:
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="rq-core-bench-") as name:
         place = Path(name)
-        url = server.ensure(place / "server")
+        url = server.ensure_server(place / "server")
         postgres = DurablePostgres().start()
         try:
             with Client(url) as client:
                 figures = measure(client, Databases(place, postgres), options.jobs, options.repeats)
         finally:
             postgres.stop()
-            server.stop(place / "server")
+            server.stop_server(place / "server")
     for figure, values in figures.items():
         print(
             f"{figure:36} {statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"

@@ -17,7 +17,7 @@ from redis.retry import Retry
 from redis_time import ARGS, spent_us
 
 from rq_core.connections.client import Client
-from rq_core.connections.connection import Line
+from rq_core.connections.connection import Connection
 from rq_core.connections.connection_options import source_of
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
@@ -34,9 +34,9 @@ class _Worker:
     It makes its commands itself: what Python does for a turn must take less than what Redis does.
     """
 
-    def __init__(self, line: Line, name: str) -> None:
+    def __init__(self, connection: Connection, name: str) -> None:
         keys = queue_keys(QUEUE)
-        self._line = line
+        self._connection = connection
         turn, call = function("turn"), claims.turn(QUEUE, name, 1, ())
         self._parse = call.parse
         self._begin = (*turn.head(keys), f"{name}.turn.1")
@@ -47,12 +47,12 @@ class _Worker:
     def ask(self) -> None:
         """Send a turn."""
         self._number += 1
-        self._line.send(pack_command((*self._begin, self._number, *self._args, *self._held)))
+        self._connection.send(pack_command((*self._begin, self._number, *self._args, *self._held)))
 
     def hear(self) -> None:
         """Receive what it was answered."""
         replies: list[Any] = []
-        self._line.receive(1, replies)
+        self._connection.receive(1, replies)
         (reply,) = replies
         if isinstance(reply, Exception) or reply[0] != "ok":
             raise RuntimeError(f"a turn was answered {reply!r}")
@@ -64,11 +64,11 @@ def measure(client: Client, turns: int) -> dict[str, float]:
     """µs of Redis per turn, turns a second, and how busy Redis was, which makes the others meaningful if it is high."""
     _fill(client, turns + 3 * WORKERS)
     source = source_of(redis.ConnectionPool, client.url, Retry(NoBackoff(), 0), 10.0)
-    lines = [Line(source) for _ in range(WORKERS)]
+    connections = [Connection(source) for _ in range(WORKERS)]
     try:
-        for line in lines:
-            line.connect()
-        workers = [_Worker(line, f"w-{n}") for n, line in enumerate(lines)]
+        for connection in connections:
+            connection.connect()
+        workers = [_Worker(connection, f"w-{n}") for n, connection in enumerate(connections)]
         for worker in workers:
             worker.ask()
         _go_round(workers, WORKERS)
@@ -78,8 +78,8 @@ def measure(client: Client, turns: int) -> dict[str, float]:
         for worker in workers:
             worker.hear()
     finally:
-        for line in lines:
-            line.disconnect()
+        for connection in connections:
+            connection.disconnect()
     return {
         "redis_us_turn_saturated": spent / turns,
         "redis_turns_saturated_per_s": turns / took,

@@ -92,7 +92,7 @@ def run(
     pause_s: float = PAUSE_S,
 ) -> list[str]:
     """Returns what was wrong, and prints what the commands said."""
-    migrate.upgrade(audit_url)
+    migrate.upgrade_schema(audit_url)
     words = ("tests.kit.mirror_service", redis_url, audit_url)
     said: Counter[tuple[str, int]] = Counter()
     wrong: list[str] = []

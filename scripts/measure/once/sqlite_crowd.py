@@ -27,8 +27,8 @@ from typing import Any
 from sqlalchemy import event
 
 from sql_audit.mirror.reading import BatchLimits
-from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.queries import history
+from sql_audit.mirror.turn import Mirror, TurnOutcome
+from sql_audit.queries import history, reports
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 from tests.kit.outbox import StreamSource, StreamWriter
@@ -110,9 +110,9 @@ def mirror(redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
         except Exception as error:  # noqa: BLE001 - it is told
             told["errors"].append(repr(error))
             break
-        batches += outcome is Outcome.MIRRORED
-        idle = outcome is Outcome.IDLE
-        if outcome in (Outcome.IDLE, Outcome.HELD):
+        batches += outcome is TurnOutcome.MIRRORED
+        idle = outcome is TurnOutcome.IDLE
+        if outcome in (TurnOutcome.IDLE, TurnOutcome.HELD):
             stop.wait(0.002)
     database.close()
     source.close()
@@ -131,8 +131,8 @@ def reader(_redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
                 there, counted = connection.exec_driver_sql(count).one()
             if there != counted:
                 told["errors"].append(f"{there} events, the cursor counts {counted}")
-            history.report(database.readers, QUEUE)
-            history.tail(database.readers, QUEUE, 5)
+            reports.report(database.readers, QUEUE)
+            history.queue_tail(database.readers, QUEUE, 5)
         except Exception as error:  # noqa: BLE001 - it is told
             told["errors"].append(repr(error))
         reads += 1
@@ -143,7 +143,7 @@ def reader(_redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
 def run(redis_url: str, path: Path, seconds: float, *, mirrors: int = 2, readers: int = 8) -> Found:
     """Have the crowd at it for some time, then look at what is there."""
     database = Database(str(path))
-    migrate.upgrade(database)
+    migrate.upgrade_schema(database)
     source = StreamSource(redis_url)
     writer = StreamWriter(source, QUEUE)
     Mirror(source, database, QUEUE).turn()

@@ -26,7 +26,7 @@ from sqlalchemy import event, text
 
 from scripts.measure.once.long_log import EPOCH, LongLog
 from sql_audit.mirror import service
-from sql_audit.queries import history, timeline, window
+from sql_audit.queries import history, moments, waits, window
 from sql_audit.store import migrate, partitions
 from sql_audit.store.connection.database import Database
 from tests.kit.processes import ROOT, python
@@ -72,7 +72,7 @@ class Answer:
 
 def build(database: Database, events: int) -> int:
     """Have the mirror write a log of about so many events, if there is none. Returns how many it wrote."""
-    migrate.upgrade(database)
+    migrate.upgrade_schema(database)
     if history.watermarks(database.readers):
         return 0
     if database.dialect == "postgresql":
@@ -80,10 +80,10 @@ def build(database: Database, events: int) -> int:
         with database.writing() as connection:
             assert connection is not None
             if month not in partitions.partitions(connection):
-                partitions.create(connection, month)
+                partitions.create_partition(connection, month)
             connection.commit()
     with service.rare_collections():
-        done = service.run(LongLog(events), database, stop=threading.Event(), once=True)
+        done = service.run_mirror(LongLog(events), database, stop=threading.Event(), once=True)
     if database.dialect == "postgresql":
         with database.engine.connect().execution_options(
             isolation_level="AUTOCOMMIT"
@@ -105,11 +105,11 @@ def questions(database: Database) -> list[Question]:
 
     asked = [
         Question("audit history JOB", lambda d: history.history(d.readers, job_id)),
-        Question("audit why JOB", lambda d: timeline.why(d.readers, job_id)),
-        Question("audit at TIME", lambda d: timeline.at(d.readers, "mail", at_ms)),
+        Question("audit why JOB", lambda d: waits.why(d.readers, job_id)),
+        Question("audit at TIME", lambda d: moments.at(d.readers, "mail", at_ms)),
         Question(
             "audit report of a minute",
-            lambda d: window.report(d.readers, since_ms=at_ms, until_ms=at_ms + 60_000),
+            lambda d: window.report_within(d.readers, since_ms=at_ms, until_ms=at_ms + 60_000),
         ),
     ]
     return asked + [Question(title, ask(query)) for title, query in EVERYDAY]

@@ -1,4 +1,4 @@
-"""What ``job_event.detail`` keeps of an event: the fields that have no columns of their own, as JSON.
+"""The JSON in ``job_event.detail``: the fields of an event that have no columns of their own.
 
 Most batches repeat a few details many times, so a :class:`Details` keeps what it made for one batch.
 """
@@ -31,7 +31,7 @@ _FENCE_ONLY: Final = {
     for event, names in _DETAIL.items()
     if names == ("fence",) or event is Event.SUCCEEDED
 }
-"""Events that mostly have nothing but their fence in their details, and what they may have besides."""
+"""Events whose details mostly have only their fence → the other fields that they may have."""
 _USUAL: Final = frozenset({"seq", "priority", "max_attempts", "max_losses", "digest"})
 _SELDOM: Final = tuple(name for name in _DETAIL[Event.ENQUEUED] if name not in _USUAL)
 """The fields that a plain job's enqueued event leaves out."""
@@ -94,7 +94,7 @@ class Details:
         return details
 
 
-def of_queue(intake: Intake) -> str | None:
+def queue_detail(intake: Intake) -> str | None:
     """The detail of an event about the queue."""
     return _detail(tuple(intake.data), tuple(intake.data.values()), intake.why)
 

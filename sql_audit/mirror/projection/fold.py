@@ -1,10 +1,8 @@
-"""From entries to rows: the events as they are stored, and where they leave each job and each
-claim.
+"""From entries to rows: the events as they are stored, and the rows of jobs and claims after them.
 
-:func:`rq_core.model.events.fold` says what an event does to a job. This is the same step for many
-thousands a second, with the times, outcomes and errors that SQL keeps besides; a test folds random
-histories through both and compares. Like history's, it applies an event that is out of place all
-the same: what Redis did is what happened.
+:func:`rq_core.model.events.fold` says what an event does to a job. This is the same step for many thousands a second,
+and also sets the times, outcomes and errors that SQL keeps; a test folds random histories through both and compares.
+Both apply an event that is out of place all the same: what Redis did is what happened.
 
 A :class:`Folder` lives for one batch. It does no I/O: give it the rows of the jobs concerned, feed
 it the entries in order, and take the rows to write.
@@ -18,12 +16,17 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
-from rq_core.model.table.effects import CLAIM_ENDS, CLEARS, EFFECTS, Effect, target
-from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
-from rq_core.model.table.fields import COUNTERS
+from rq_core.model.table.effects import CLAIM_ENDS, CLEARS, EFFECTS, target
 from rq_core.model.table.machine import CLAIMED_STATES, Event, State
 from sql_audit.mirror.intake import Intake
-from sql_audit.mirror.projection.details import Details, of_queue
+from sql_audit.mirror.projection.details import Details, queue_detail
+from sql_audit.mirror.projection.job_changes import (
+    TAKEN,
+    error_text,
+    new_row,
+    take_fields,
+    waited_ms,
+)
 from sql_audit.store.connection.copy import Rows, event_line
 from sql_audit.store.job_rows import (
     CLAIM_CLAIMED_AT,
@@ -32,8 +35,6 @@ from sql_audit.store.job_rows import (
     CLAIM_OUTCOME,
     CLAIM_RAN,
     CLAIM_TASK,
-    ERROR_MESSAGE_MAX,
-    ERROR_TYPE_MAX,
     JOB_CLAIMED_AT,
     JOB_CLAIMS,
     JOB_DUE,
@@ -49,34 +50,20 @@ from sql_audit.store.job_rows import (
     JOB_WORKER,
     Attempt,
     EventRow,
-    Job,
+    JobRow,
 )
-from sql_audit.store.schema.tables import GONE, JOB_COLUMNS, LOST, QUARANTINED, TERMINAL_STATES
-from sql_audit.store.storable_text import clean, to_json
+from sql_audit.store.schema.tables import GONE, LOST, QUARANTINED, TERMINAL_STATES
+from sql_audit.store.storable_text import to_json
 
 # Plain strings: asking an enum for its value is a call.
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
 _RUNNING: Final = str(State.RUNNING)
-_TOLD: Final = (
-    "id", "due_ms", "task",
-    *(f.name for f in JOB_EVENT_FIELDS[Event.ENQUEUED] if f.name in JOB_COLUMNS and f.name not in ("due_ms", "task")),
-)  # fmt: skip
-"""The fields of an enqueued event that its job's row takes."""
-_OF_ENTRY: Final = (
-    "queue", "complete", "last_epoch", "last_seq", "enqueued_at_ms", "since_ms", "null", "zero", "state", "ready_at_ms",
-)  # fmt: skip
-"""The rest of that row, which jobs enqueued together have in common."""
-_PARTS: Final = {"job_id": 0} | {name: place for place, name in enumerate((*_TOLD, *_OF_ENTRY))}
-_new_row: Final = itemgetter(
-    *(_PARTS.get(name, _PARTS["zero" if name in COUNTERS else "null"]) for name in JOB_COLUMNS)
-)
-"""The row of a job that is enqueued, of the values of both: to write it out for each would name each column again."""
 _NULL: Final = "\0"
 """Null in a plain line."""
 _LIVE: Final = frozenset(str(s) for s in State)
 _KNOWN_ENDS: Final = frozenset({LOST, *TERMINAL_STATES})
-"""Of a job in one of these it is known how it ended."""
+"""States that say how a job ended."""
 
 
 def job_ids(intakes: Iterable[Intake]) -> list[str]:
@@ -97,13 +84,13 @@ class Folder:
         """
         self.queue = queue
         self.at_ms = at_ms
-        self.jobs: dict[str, Job] = {job.job_id: job for job in map(Job, known)}
+        self.jobs: dict[str, JobRow] = {job.job_id: job for job in map(JobRow, known)}
         self.known: Final = frozenset(self.jobs)
-        self.touched: dict[str, Job] = {}
+        self.touched: dict[str, JobRow] = {}
         self.begun: dict[tuple[str, str], Attempt] = {}
         """Claims that began in this batch: their rows cannot exist yet."""
         self.resumed: dict[tuple[str, str], Attempt] = {}
-        """Claims of which a row may exist."""
+        """Claims that may have a row already."""
         self.events: list[EventRow] = []
         self.lines: list[str] = []
         """The same, each as :func:`sql_audit.store.connection.copy.event_line` says it."""
@@ -121,7 +108,7 @@ class Folder:
         return new, old
 
     def attempt_rows(self) -> tuple[Rows, Rows]:
-        """Rows of ``job_attempt``: the new ones, and those of which a row may exist."""
+        """Rows of ``job_attempt``: the new ones, and those that may replace a row."""
         return Rows(self.begun.values()), Rows(self.resumed.values())
 
     @property
@@ -132,7 +119,7 @@ class Folder:
     # What no event of a job says.
 
     def end_all(self, state: str, epoch: int, at_ms: int) -> None:
-        """Put every live job of which nothing was told since ``epoch`` began into a state. (In SQL,
+        """Put every live job without an event since ``epoch`` began into a state. (In SQL,
         where all jobs of a queue are, :func:`sql_audit.mirror.losses.end_jobs` does it.)
         """
         for job in self.touched.values():
@@ -141,7 +128,7 @@ class Folder:
                 job.reason, job.state = job.state, state
                 job.worker = job.due_ms = None
 
-    def _lose_claim(self, job: Job, at_ms: int) -> None:
+    def _lose_claim(self, job: JobRow, at_ms: int) -> None:
         """A claim is not in force any more, and no event ended it."""
         if job.fence is not None:
             attempt = self._attempt(job, job.fence)
@@ -159,7 +146,7 @@ class Folder:
         if event is not None and intake.columns:
             self._steps[event](self, intake)
         elif event is not None and not intake.stubs:
-            self._row(intake, 0, str(event), None, None, None, of_queue(intake))
+            self._row(intake, 0, str(event), None, None, None, queue_detail(intake))
         if intake.quarantined:
             self._add_stubs(intake, len(self.events) - len(intake.ordinals))
 
@@ -193,19 +180,19 @@ class Folder:
         self.events.append(row)
         self.lines.append(event_line(row))
 
-    def _job(self, job_id: str, intake: Intake) -> Job:
+    def _job(self, job_id: str, intake: Intake) -> JobRow:
         """The job of an event, from now on to be written."""
         job = self.jobs.get(job_id)
         if job is None:
-            job = self.jobs[job_id] = Job.new(self.queue, job_id)
+            job = self.jobs[job_id] = JobRow.new(self.queue, job_id)
         self.touched[job_id] = job
         job.last_epoch, job.last_seq = intake.id
         return job
 
-    def _end(self, job: Job, fence: str | None, outcome: Event, error: Any = None) -> int | None:
+    def _end(self, job: JobRow, fence: str | None, outcome: Event, error: Any = None) -> int | None:
         """End the claim with that fence. Returns its number, if known."""
         if error is not None:
-            job.error_type, job.error_message = _error_text(error)
+            job.error_type, job.error_message = error_text(error)
         if fence is None:
             return None
         attempt = self._attempt(job, fence)
@@ -218,7 +205,7 @@ class Folder:
             attempt.error_type, attempt.error_message = job.error_type, job.error_message
         return attempt.claim
 
-    def _attempt(self, job: Job, fence: str) -> Attempt:
+    def _attempt(self, job: JobRow, fence: str) -> Attempt:
         key = (job.job_id, fence)
         attempt = self.begun.get(key) or self.resumed.get(key)
         if attempt is None:
@@ -229,7 +216,7 @@ class Folder:
                 attempt.worker = job.worker
                 attempt.ready_at_ms = job.ready_at_ms
                 attempt.claimed_at_ms = job.claimed_at_ms
-                attempt.waited_ms = _waited(job)
+                attempt.waited_ms = waited_ms(job)
             self.resumed[key] = attempt
         elif attempt.task is None:
             # The claim began before its job was known; SQL fills its row in a later batch, too.
@@ -248,19 +235,19 @@ class Folder:
         ready, scheduled = (*same, _READY, at_ms), (*same, _SCHEDULED, None)
         for ordinal, detail, told in zip(
             intake.ordinals, self._details.of_enqueued(intake),
-            zip(*[columns[name] for name in _TOLD], strict=True), strict=True,
+            zip(*[columns[name] for name in TAKEN], strict=True), strict=True,
         ):  # fmt: skip
             job_id, due, task = told[:3]
             job = jobs.get(job_id)
             if job is not None and job.fence is not None:
                 self._lose_claim(job, at_ms)
-            touched[job_id] = jobs[job_id] = Job(
-                _new_row(told + (ready if due is None else scheduled))
+            touched[job_id] = jobs[job_id] = JobRow(
+                new_row(told + (ready if due is None else scheduled))
             )
             append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))
             append_line(
                 f"{head}{ordinal}{middle}{job_id}\t\0\t{by}"
-                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+                f"\t{task if task is not None else _NULL}\t{detail if detail is not None else _NULL}"
             )
 
     def _claimed_fast(self, intake: Intake) -> None:
@@ -299,7 +286,7 @@ class Folder:
             append((queue, epoch, seq, ordinal, "claimed", at_ms, job_id, claim, by, task, detail))
             append_line(
                 f"{head}{ordinal}{middle}{job_id}\t{claim}\t{by}"
-                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+                f"\t{task if task is not None else _NULL}\t{detail if detail is not None else _NULL}"
             )
 
     def _succeeded_fast(self, intake: Intake) -> None:
@@ -332,8 +319,8 @@ class Folder:
                 (queue, epoch, seq, ordinal, "succeeded", at_ms, job_id, claim, by, task, detail)
             )
             append_line(
-                f"{head}{ordinal}{middle}{job_id}\t{_NULL if claim is None else claim}\t{by}"
-                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+                f"{head}{ordinal}{middle}{job_id}\t{claim if claim is not None else _NULL}\t{by}"
+                f"\t{task if task is not None else _NULL}\t{detail if detail is not None else _NULL}"
             )
 
     # Any event, by the table.
@@ -350,7 +337,7 @@ class Folder:
             claim = self._apply(job, intake, facts)
             self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
 
-    def _apply(self, job: Job, intake: Intake, facts: dict[str, Any]) -> int | None:
+    def _apply(self, job: JobRow, intake: Intake, facts: dict[str, Any]) -> int | None:
         """Put a job where an event leaves it. Returns the number of the claim that the event is about."""
         event, fence = intake.event, facts.get("fence")
         assert event is not None
@@ -367,7 +354,7 @@ class Folder:
         job.complete = job.complete or int(effect.begins)
         job.since_ms, job.due_ms, job.reason = at_ms, facts.get("due_ms"), None
         if not restated or state is not None:
-            _take(job, effect, facts, at_ms)
+            take_fields(job, effect, facts, at_ms)
         self._enter(job, event, state)
         if state is State.DEAD:
             job.reason = effect.dies_of or facts["reason"]
@@ -385,7 +372,7 @@ class Folder:
             self._attempt(job, fence)
         return claim
 
-    def _enter(self, job: Job, event: Event, state: State | None) -> None:
+    def _enter(self, job: JobRow, event: Event, state: State | None) -> None:
         """Put a job into a state, with what holds for all events that lead there."""
         if state not in CLAIMED_STATES:
             job.fence = job.worker = None
@@ -401,11 +388,11 @@ class Folder:
         elif state is State.SCHEDULED:
             job.ready_at_ms = None
 
-    def _begin_claim(self, job: Job, intake: Intake, scopes: Any) -> None:
+    def _begin_claim(self, job: JobRow, intake: Intake, scopes: Any) -> None:
         job.fence, job.worker = str(intake.id), intake.by
         attempt = Attempt.new(job, job.fence, job.claims)
         attempt.worker, attempt.ready_at_ms = job.worker, job.ready_at_ms
-        attempt.claimed_at_ms, attempt.waited_ms = job.claimed_at_ms, _waited(job)
+        attempt.claimed_at_ms, attempt.waited_ms = job.claimed_at_ms, waited_ms(job)
         attempt.scopes = None if scopes is None else to_json(scopes)
         self.begun[job.job_id, job.fence] = attempt
 
@@ -433,38 +420,5 @@ class Folder:
         Event.CLAIMED: _claimed_fast,
         Event.SUCCEEDED: _succeeded_fast,
     }
-    """What each event does. Of the class: a folder that referred to its own methods would not be freed until
-    Python looked for cycles."""
-
-
-def _take(job: Job, effect: Effect, facts: dict[str, Any], at_ms: int) -> None:
-    """Change the fields that the table names."""
-    for name in effect.clears:
-        setattr(job, name, None)
-    for name in effect.zeroes:
-        setattr(job, name, 0)
-    for name, told in effect.takes:
-        value = facts[told]
-        setattr(job, name, 0 if value is None and name in COUNTERS else value)
-    for name in effect.takes_if_told:
-        if facts[name] is not None:
-            setattr(job, name, facts[name])
-    for name in effect.stamps:
-        setattr(job, name, at_ms)
-
-
-def _waited(job: Job) -> int | None:
-    if job.ready_at_ms is None or job.claimed_at_ms is None:
-        return None
-    return max(0, int(job.claimed_at_ms - job.ready_at_ms))
-
-
-def _error_text(error: Any) -> tuple[str | None, str | None]:
-    """Type and message of an error, as text that SQL can keep and people can read."""
-    if not isinstance(error, dict):
-        return None, clean(str(error))[:ERROR_MESSAGE_MAX]
-    kind, message = error.get("type"), error.get("message")
-    return (
-        None if kind is None else clean(str(kind))[:ERROR_TYPE_MAX],
-        None if message is None else clean(str(message))[:ERROR_MESSAGE_MAX],
-    )
+    """The method for each event. It is an attribute of the class: a folder that referred to its own methods would not
+    be freed until Python looked for cycles."""

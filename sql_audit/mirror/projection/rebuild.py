@@ -19,8 +19,8 @@ from sql_audit.mirror.intake import Intake
 from sql_audit.mirror.projection.fold import Folder
 from sql_audit.store.connection.copy import Rows
 from sql_audit.store.connection.database import Database
-from sql_audit.store.job_rows import Attempt, EventRow, Job
-from sql_audit.store.orphans import End, Range, ends, in_any
+from sql_audit.store.job_rows import Attempt, EventRow, JobRow
+from sql_audit.store.orphans import LossEnd, Range, ends, in_any
 from sql_audit.store.schema.tables import EVENT_COLUMNS, LOST
 from sql_audit.store.storable_text import read_details
 
@@ -72,8 +72,8 @@ def folded(
     ids: Iterable[str],
     rows: Iterable[EventRow],
     orphaned: Sequence[Range],
-    met: Sequence[End] = (),
-) -> tuple[list[Job], list[Attempt]]:
+    met: Sequence[LossEnd] = (),
+) -> tuple[list[JobRow], list[Attempt]]:
     """The rows of ``job`` and of ``job_attempt`` that jobs have by their surviving events.
 
     A job without any was Redis' once, and is ``lost``: what it was says the fold of all its events.
@@ -95,7 +95,7 @@ def folded(
             pass_ends(intake.id)
             surviving.add(intake)
     pass_ends(None)
-    jobs: list[Job] = []
+    jobs: list[JobRow] = []
     for job_id in ids:
         job = surviving.touched.get(job_id)
         if job is None:

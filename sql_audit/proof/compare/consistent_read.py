@@ -4,9 +4,9 @@ SQL is read first, then one snapshot of Redis, then what SQL mirrored in between
 the first look, the jobs as SQL had them are folded on, by the events that SQL has by now, up to the oldest entry that
 Redis still has. So no look has to be quick, and a busy queue is compared like one at rest.
 
-Where that is not possible, CannotTell says why: SQL lacks entries that Redis has let go of (a standby, a copy,
-a restored backup), Redis has begun an epoch that is not mirrored yet, or something happened in between that no event of
-a job tells (a gap, a loss).
+Where that is not possible, CannotTell says why: SQL lacks entries that Redis has let go of (a standby, a copy, a
+restored backup), Redis has begun an epoch that is not mirrored yet, or something happened in between that no event of a
+job shows (a gap, a loss).
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -32,7 +32,7 @@ from sql_audit.store.log_queues import given_up, says_deleted
 from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 
 LOOKS: Final = 5
-"""How often both sides are read until no epoch begins in between."""
+"""The most times that both sides are read until no epoch begins in between."""
 
 _LIVE: Final = text(
     "SELECT * FROM job WHERE queue = :queue AND state IN "
@@ -60,7 +60,7 @@ class CannotTell(Exception):
         self.cursor = cursor
 
 
-class Lost(CannotTell):
+class QueueLost(CannotTell):
     """Redis has lost the queue. ``str()`` says what to do."""
 
     def __init__(self, cursor: Row[Any], says: str, alive: int) -> None:
@@ -77,20 +77,20 @@ class Sides(NamedTuple):
     """Both sides. The jobs of ``records`` stand as the entry ``upto`` left them."""
 
     cursor: Row[Any]
-    """How far SQL is, after Redis was read."""
+    """The cursor of the queue, read after Redis."""
     redis: Snapshot
-    """What Redis has."""
+    """The keys of the queue in Redis."""
     records: dict[str, JobRecord]
     """The live jobs by SQL, by id."""
     upto: OutboxId
     events: dict[OutboxId, list[EventRow]]
-    """What SQL has from the oldest entry of Redis on, by entry."""
+    """The rows that SQL has from the oldest entry of Redis on, by entry."""
     moving: set[str]
     """The jobs of events that were mirrored, and trimmed in Redis, while Redis was read in pages."""
 
     @property
     def log(self) -> RawLog:
-        """What Redis' outbox has, oldest first."""
+        """The entries of Redis' outbox, oldest first."""
         log: RawLog = self.redis["outbox"]
         return log
 
@@ -100,9 +100,9 @@ class Sides(NamedTuple):
         return OutboxId(self.cursor.epoch, self.cursor.seq)
 
 
-def look(client: Client, database: Database, queue: str) -> Sides:
-    """Read both sides. Raises CannotTell, sqlalchemy.exc.NoResultFound if SQL does not know the queue, and what Redis
-    and SQL raise when they do not answer.
+def read_both(client: Client, database: Database, queue: str) -> Sides:
+    """Read Redis and SQL. Raises CannotTell, sqlalchemy.exc.NoResultFound if SQL does not know the queue, and what
+    Redis and SQL raise when they do not answer.
     """
     of_queue = {"queue": queue}
     for _ in range(LOOKS):
@@ -185,7 +185,7 @@ def _refuse_unattached(
     if "audit" not in meta and not given_up:
         found = "made it again" if meta.get("epoch") else "has nothing of it"
         says = f"Redis has lost the queue, and {found}: by the log {counted(alive, 'job was', 'jobs were')} alive"
-        raise Lost(
+        raise QueueLost(
             cursor,
             f"{says}. `rq-core audit run` records the loss, then `rq-core audit restore` can put jobs back",
             alive,

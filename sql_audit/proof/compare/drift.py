@@ -1,7 +1,7 @@
-"""Whether Redis and SQL tell the same story now (invariants I7, I8, I13 and I14). Part of ``audit verify``.
+"""The comparison of Redis and SQL as they are now (invariants I7, I8, I13 and I14). Part of ``audit verify``.
 
 I7: what the outbox still has of what is mirrored is what SQL has, and what follows is all there. The others are
-compared by :mod:`rq_core.doctor`: :mod:`sql_audit.proof.compare.job_histories` tells it what SQL has.
+compared by :mod:`rq_core.doctor`: :mod:`sql_audit.proof.compare.job_histories` gives it the data of SQL.
 
 The log need not be at rest, nor the mirror level: :mod:`sql_audit.proof.compare.consistent_read` reads both as they
 were at one moment.
@@ -19,7 +19,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.connections.client import Client
-from rq_core.doctor import Finding, Kind, Look, examined
+from rq_core.doctor import Evidence, Finding, Kind, examined
 from rq_core.doctor.line_check import unlike
 from rq_core.doctor.log import read_log
 from rq_core.errors import AuditElsewhere, ServerUnsuitable
@@ -41,7 +41,7 @@ from sql_audit.store.log_queues import origins
 from sql_audit.store.schema.tables import QUARANTINED
 
 REPORTED_MAX: Final = 20
-"""Differences of each invariant that are told."""
+"""Differences of each invariant that are reported."""
 
 _PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
 """A worker on its way to a claim looks as if no worker would wake. An entry that cannot be read is in quarantine,
@@ -51,7 +51,7 @@ _INVARIANTS: Final = {"id": "I14", "name": "I13"}
 _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
 
 
-def drift_of(url: str, client: Client, queue: str) -> Look:
+def drift_of(url: str, client: Client, queue: str) -> Evidence:
     """Look at a queue in Redis and in the database at ``url``, as ``rq-core doctor`` asks for it.
 
     Raises RqCoreError where one of the two does not answer, or SQL does not know the queue.
@@ -82,7 +82,7 @@ def _known(database: Database) -> str:
 
 
 def compare(client: Client, database: Database, queue: str) -> tuple[list[Violation], list[Note]]:
-    """What Redis and SQL disagree about, or the indexes of Redis and its lines; and why that cannot be told.
+    """Return the differences between Redis and SQL, or between Redis' indexes and lines; and notes on what is unknown.
 
     Raises what Redis raises when it does not answer.
     """
@@ -112,8 +112,7 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """The queues that are attached to this database, by Redis, and of which SQL has nothing, with why that cannot be
-    told: they may have been deleted there."""
+    """Return the queues that this database mirrors by Redis, but SQL has nothing of; each with a note on the cause."""
     with database.readers.connect() as connection:
         ours = connection.execute(AUDIT_ID).scalar_one()
         known = origins(connection)
@@ -140,16 +139,16 @@ _WHY: Final = (
 )
 
 
-def _look(client: Client, database: Database, queue: str) -> tuple[Look, Any]:
+def _look(client: Client, database: Database, queue: str) -> tuple[Evidence, Any]:
     """Look at both; returns also how far SQL is."""
     try:
-        both = consistent_read.look(client, database, queue)
+        both = consistent_read.read_both(client, database, queue)
     except consistent_read.Deleted as error:
-        return Look({}), error.cursor
+        return Evidence({}), error.cursor
     except consistent_read.CannotTell as error:
-        lost = error.alive if isinstance(error, consistent_read.Lost) else None
+        lost = error.alive if isinstance(error, consistent_read.QueueLost) else None
         kind = Kind.UNKNOWN if lost is None else Kind.DRIFT
-        return Look({}, findings=[Finding(kind, str(error), lost=lost)]), error.cursor
+        return Evidence({}, findings=[Finding(kind, str(error), lost=lost)]), error.cursor
     except (
         RowDamaged, ValueError, TypeError, LookupError, AttributeError, RecursionError,
     ) as error:  # fmt: skip
@@ -162,18 +161,18 @@ def _look(client: Client, database: Database, queue: str) -> tuple[Look, Any]:
         return _unreadable(error), both.cursor
 
 
-def _unreadable(error: Exception) -> Look:
+def _unreadable(error: Exception) -> Evidence:
     # One damaged row must not end a look at all queues; `audit verify` says which it is.
     says = f"SQL has a row that cannot be read ({type(error).__name__}: {error})"
-    return Look({}, findings=[Finding(Kind.UNKNOWN, says)])
+    return Evidence({}, findings=[Finding(Kind.UNKNOWN, says)])
 
 
-def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Look:
+def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Evidence:
     upto, records = both.upto, both.records
     entries = [(OutboxId.parse(at), raw) for at, raw in both.log]
     if all(at != upto for at, _ in entries):
         says = f"Redis does not have {upto}, the last entry that SQL has"
-        return Look(both.redis, findings=[Finding(Kind.DRIFT, says)])
+        return Evidence(both.redis, findings=[Finding(Kind.DRIFT, says)])
     found = [Finding(Kind.DRIFT, says) for says in _stream(both)]
     try:
         for at, raw in entries:
@@ -183,7 +182,7 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Lo
                     records[event.job_id], _ = fold(records.get(event.job_id), entry, event)
     except (Undecodable, ValueError, TypeError) as error:
         says = f"an entry in Redis cannot be read: {error}"
-        return Look(both.redis, findings=[*found, Finding(Kind.UNKNOWN, says)])
+        return Evidence(both.redis, findings=[*found, Finding(Kind.UNKNOWN, says)])
     log = read_log(both.redis)
     log.moving |= both.moving
     log.only_sql = records.keys() - log.records.keys()
@@ -199,24 +198,24 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Lo
                 record = log.records.pop(job_id, None)
                 found += _doubted(job_id, standing.get(job_id), record, unread)
                 log.doubtful.add(job_id)
-    return Look(both.redis, log, found)
+    return Evidence(both.redis, log, found)
 
 
 def _doubted(
     job_id: str, line: str | None, record: JobRecord | None, at: OutboxId
 ) -> Iterator[Finding]:
-    """Say that it cannot be told whether a job stands as the log has it, if it does not."""
+    """Report that a job differs from the log, and that the reason is unknown. A job that agrees is not reported."""
     with suppress(ValueError):
         job = None if line is None else read_job(job_id, line)
         state = None if record is None else record.state
         if (job and job.state) is state and not (job and record and any(unlike(job, record))):
             return
-    says = f"job {job_id} is told otherwise by Redis than by SQL, and entry {at}, which names it, is in quarantine"
+    says = f"job {job_id} differs between Redis and SQL, and entry {at}, which names it, is in quarantine"
     yield Finding(Kind.UNKNOWN, says, job_id)
 
 
 def _stream(both: consistent_read.Sides) -> Iterator[str]:
-    """What the entries that both have are told differently, and what is missing between them."""
+    """Yield the entries that differ between Redis and SQL, and those that are missing between entries of Redis."""
     before: OutboxId | None = None
     reported = 0
     for entry_id, raw in both.log:
@@ -243,7 +242,7 @@ def _told_otherwise(entry_id: str, raw: Mapping[str, str], rows: list[EventRow])
     aside = {row[3] for row in rows if row[4] == QUARANTINED}
     theirs = [each for each in _by_redis(told) if each[0] not in aside]
     ours = [_by_sql(row, told) for row in rows if row[3] not in aside]
-    return None if ours == theirs else f"entry {entry_id} is told otherwise by Redis than by SQL"
+    return None if ours == theirs else f"entry {entry_id} differs between Redis and SQL"
 
 
 _Event = tuple[int, str, int, str | None, dict[str, Any]]

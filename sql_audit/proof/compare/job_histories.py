@@ -1,7 +1,7 @@
-"""What the log in SQL says of a queue, told to what the doctor has read of Redis' outbox, which is trimmed of most.
+"""The data of a queue's log in SQL, added to what the doctor has read of Redis' outbox, which is mostly trimmed.
 
 SQL up to what was read of Redis counts, then what only the outbox has yet. A line of ``results`` that may be of a job
-of which the log was never told is compared with nothing.
+without events in the log is not compared.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
-from rq_core.doctor.log import Log, Since, forget, note
+from rq_core.doctor.log import FoldedLog, Since, forget_queue, note
 from rq_core.doctor.result_check import is_later
 from rq_core.model.events import Entry, JobEvent, OutboxId, Undecodable, decode
-from rq_core.model.idempotency import SAME, Result, read_result
+from rq_core.model.idempotency import SAME, ResultLine, read_result
 from rq_core.model.job_ends import End, Lives, claim_of
 from rq_core.model.table.effects import CLEARS, EFFECTS
 from rq_core.model.table.event_fields import QUEUE_EVENT_FIELDS
@@ -40,7 +40,7 @@ IDS_CHUNK: Final = 500
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
     Event.RETRIED, Event.PROMOTED, Event.EDITED, Event.SETTLEMENT_REFUSED,
 }  # fmt: skip
-"""What changes how a job ends and what is kept of it, or who it is."""
+"""Events that change how a job ends and what is kept of it, or which job has the id."""
 _OF_JOBS: Final = text(
     # See refold: the cast keeps SQLite from reading all of the queue's events.
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
@@ -71,15 +71,15 @@ _MISSES: Final = tuple(
 
 
 class History:
-    """What SQL has of a queue. ``redis`` was read before, and what SQL has by now of later entries is passed over, as
-    is what Redis forgot; ``log`` is what its outbox says; ``position`` is the last entry that SQL has."""
+    """The history of a queue in SQL. ``redis`` was read before; rows of later entries, and of entries that Redis
+    forgot, are passed over. ``log`` has the events of its outbox; ``position`` is the last entry that SQL has."""
 
     def __init__(
         self,
         connection: Connection,
         queue: str,
         redis: Mapping[str, Any],
-        log: Log,
+        log: FoldedLog,
         position: OutboxId,
     ) -> None:
         self._connection = connection
@@ -95,10 +95,10 @@ class History:
         self._pruned_to = OutboxId(0, -1) if cut is None else OutboxId(cut.epoch, cut.seq)
         epochs = restated(connection, queue)
         self._restated = OutboxId(epochs[-1], 0) if epochs else OutboxId(0, -1)
-        """Where the last baseline begins that SQL has whole; before every entry if it has none."""
+        """The beginning of the last baseline that SQL has whole; before every entry if SQL has no such baseline."""
 
     def tell(self) -> Iterator[str]:
-        """Tell it to the log. Yields what is false, and cannot be mended."""
+        """Add it to the doctor's log. Yields faults that cannot be repaired."""
         log = self._log
         self._tell_of_queue()
         if not log.gaps:
@@ -142,7 +142,7 @@ class History:
     def _tell_of_queue(self) -> None:
         """Tell of the settings and limits by the last event about each."""
         log = self._log
-        forget(log)
+        forget_queue(log)
         breaks = sorted(OutboxId(*row) for row in self._connection.execute(_GAPS, self._queue))
         for epoch, seq, kind, at_ms, detail in self._connection.execute(_OF_QUEUE, self._queue):
             at = OutboxId(epoch, seq)
@@ -150,15 +150,15 @@ class History:
                 break
             while breaks and breaks[0] <= at:
                 del breaks[0]
-                forget(log)
+                forget_queue(log)
             if orphans.in_any(at, self._orphaned):
                 continue
             if kind in QUEUE_EVENT_FIELDS:
                 note(log, Entry(at, Event(kind), at_ms, "", data=dict(facts_in(detail))))
             else:
-                forget(log)  # It is in quarantine.
+                forget_queue(log)  # It is in quarantine.
         if breaks and breaks[0] <= self._upto:
-            forget(log)
+            forget_queue(log)
         for entry in self._entries_behind():
             note(log, entry)
 
@@ -173,7 +173,7 @@ class History:
 
     @cached_property
     def _behind(self) -> dict[str, list[tuple[Entry, JobEvent]]]:
-        """What those say of jobs. Where entries are missing, it does not follow what SQL has."""
+        """The events of jobs in the entries after those of SQL, by job; empty if entries are missing between them."""
         found: defaultdict[str, list[tuple[Entry, JobEvent]]] = defaultdict(list)
         for entry in () if self._log.gaps else self._entries_behind():
             for event in entry.jobs:
@@ -181,7 +181,7 @@ class History:
         return found
 
     def _lives(self, ids: Sequence[str]) -> Lives:
-        """What became of some jobs. That nothing is missing behind a job's beginning is so for SQL, too."""
+        """Return the lives of some jobs. A beginning is left out if SQL may lack events after it."""
         found = Lives()
         asked = {
             **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, _TYPES)],
@@ -210,11 +210,12 @@ class History:
         return found
 
     def _judged(self, job_id: str, end: End) -> End:
-        """An end with whether no job of the id can have ended behind it."""
+        """Return an end with the answer whether no job of the id can have ended after it."""
         return end._replace(is_last=not self._orphaned and not self._may_lack(job_id, end.at))
 
     def _tell_of_end(self, job_id: str, line: str, by_sql: End | None) -> Iterator[str]:
-        """Tell how the last job of an id ended. Yields what is false of its line, and cannot be mended."""
+        """Add the end of the last job of an id to the doctor's log. Yields faults of its line that cannot be
+        repaired."""
         log, result, newest, end = (
             self._log,
             read_result(job_id, line),
@@ -234,16 +235,16 @@ class History:
                 log.made_up[job_id] = says
             else:
                 # Of a job that a prune has removed, only the claim may be false. Without the line, its id is free.
-                yield f"id {job_id!r}: {says}; whether its id is to be remembered cannot be told, so it stays"
+                yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
-    def _may_lack_its_end(self, result: Result, end: End) -> bool:
+    def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
         """Whether a line may be of another job of its id, which ended unseen behind this end: its claim, or else its
         time, lies behind it, too.
         """
         same_ms = result.fence is None and result.at_ms == end.at_ms
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)
 
-    def _is_anothers(self, result: Result) -> bool:
+    def _is_anothers(self, result: ResultLine) -> bool:
         """Whether SQL has the entry of the claim that a result names, and it does not name the result's id.
 
         Not if a prune may have removed the part of its job, if another entry may have had that number (Redis forgot

@@ -33,7 +33,7 @@ Fault = tuple[str, str]
 Facts = Mapping[str, Any]
 Rule = Callable[[Facts, Record, EventRow], Iterator[Fault]]
 _UNKNOWN: Final = "unknown_"
-"""What the reasons begin with for which a job dies without a failure, and waits for another worker."""
+"""The beginning of the reasons for which a job dies without a failure, or waits for another worker."""
 _WAITING: Final = (State.READY, State.SCHEDULED)
 
 
@@ -99,8 +99,8 @@ def _of_settled(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
             yield "I4", "dies of a failure that is not counted"
     elif row[4] == Event.ROLLED_BACK and record.unknown is not None:
         expected = record.unknown + is_unknown
-        if (told := facts.get("unknown") or 0) != expected:
-            yield "I4", f"was given back as unknown {told} times, by the log {expected}"
+        if (logged := facts.get("unknown") or 0) != expected:
+            yield "I4", f"was given back as unknown {logged} times, by the log {expected}"
 
 
 def _of_cancelled(facts: Facts, record: Record, _: EventRow) -> Iterator[Fault]:
@@ -136,18 +136,18 @@ def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
         yield "I19", f"leaves a job that may begin {earliest - deadline} ms after its deadline"
 
 
-def _of_new_lane(told: str | None, before: str | None, new: Priority, old: str) -> str | None:
+def _of_new_lane(lane: str | None, before: str | None, new: Priority, old: str) -> str | None:
     """Return what is wrong with where the job goes: a lane changes with the priority, and keeps its scopes. (The task's
     own scope comes without an event.)"""
-    if told is None:
+    if lane is None:
         stays = new != old and before is not None
         return f"changes the priority, and leaves the job in lane {before}" if stays else None
     if new == old:
-        return f"moves the job to lane {told} without another priority"
-    if not told.startswith(f"{PRIORITIES.index(new)}+"):
-        return f"moves the job to lane {told}, which has another priority"
-    if _keys_of(told) != _keys_of(before):
-        return f"moves the job to lane {told} from {before}, which has other scopes"
+        return f"moves the job to lane {lane} without another priority"
+    if not lane.startswith(f"{PRIORITIES.index(new)}+"):
+        return f"moves the job to lane {lane}, which has another priority"
+    if _keys_of(lane) != _keys_of(before):
+        return f"moves the job to lane {lane} from {before}, which has other scopes"
     return None
 
 
@@ -181,7 +181,7 @@ def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
 def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
     """Yield what is wrong with a row that says another event, time or actor than the first row of its entry."""
     if QUARANTINED not in (first[4], row[4]):
-        yield "I6", f"stands in one entry with {first[4]} at {first[5]} by {first[8]}"
+        yield "I6", f"is in one entry with {first[4]} at {first[5]} by {first[8]}"
 
 
 def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
@@ -191,7 +191,7 @@ def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
     if digest is None and value is None:
         return
     if is_kept is False:
-        yield "tells a value, and the job keeps no result"
+        yield "has a value, and the job keeps no result"
     if value is not None and digest_of(value) != digest:
         yield f"its value has another digest than {digest}"
 
@@ -201,7 +201,7 @@ class Replacing:
 
     def __init__(self) -> None:
         self.by_jobs: dict[str, str] = {}
-        """Those that have not begun yet, and the job that each replaces."""
+        """Jobs that have not begun yet → the job that each replaces."""
         self._is_enqueued = False
         """Whether the entry with which the call enqueues its jobs has come."""
 
@@ -262,7 +262,7 @@ _FIELDS: Final = {
 }
 _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 _NAMES_CLAIM: Final = frozenset(map(str, (*CLAIM_ENDS, Event.CANCEL_REQUESTED)))
-"""Events that are told the number of the claim in force."""
+"""Events that have the number of the claim in force."""
 
 
 def of_event(kind: str, detail: str | None) -> tuple[Fault, ...]:

@@ -1,7 +1,7 @@
 """Names of unique jobs that are held (I13), and ids that are remembered after their jobs' ends (I14), as the log says.
 
-A name stands until its job ends, or is claimed, or until an instant, whatever becomes of the job. The instants are
-forgotten as the log's time passes them, so what is kept is what Redis keeps.
+A name is held until its job ends, or is claimed, or until an instant, whatever becomes of the job. The instants are
+forgotten as the log's time passes them, as in Redis.
 
 While an id is remembered, no other job of that id begins. Redis forgets an id once its clock has passed the moment up
 to which it is remembered, and with all else that a loss takes. So a window is judged within one epoch, and only as long
@@ -20,16 +20,16 @@ from rq_core.model.unique_names import Stands
 class _Holder(NamedTuple):
     job_id: str
     until_ms: int | None
-    """Until when the name stands, whatever becomes of the job; None: the job's events say it."""
+    """The time until which the name is held, whatever becomes of the job (Unix ms); None: the job's events end it."""
 
 
-class Names:
-    """The names of one queue that stand."""
+class HeldNames:
+    """The names of one queue that are held."""
 
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}
         self._ends: list[tuple[int, str]] = []
-        """A heap of instants, and the names that stand until then."""
+        """A heap of instants, and the names that are held until then."""
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -40,8 +40,8 @@ class Names:
         self._ends.clear()
 
     def pass_time(self, at_ms: int) -> None:
-        """The log has come to this time. A name that stood until then may be taken, even if Redis' clock goes back: a
-        claim may have forgotten it."""
+        """Move the log's time to this one. A name that was held until then may be taken, even if Redis' clock goes
+        back: a claim may have forgotten it."""
         while self._ends and self._ends[0][0] <= at_ms:
             until_ms, name = heapq.heappop(self._ends)
             holder = self._holders.get(name)
@@ -49,7 +49,7 @@ class Names:
                 del self._holders[name]
 
     def take(self, name: str, job_id: str, stands: Stands, at_ms: int) -> str | None:
-        """A job takes a name. Returns another job that holds it, None if there is none."""
+        """Let a job take a name. Returns another job that holds it, or None."""
         before = self._holders.get(name)
         until_ms = stands.at_ms if stands.how == "until" else None
         self._holders[name] = _Holder(job_id, until_ms)
@@ -60,18 +60,18 @@ class Names:
         return before.job_id if before.until_ms is None or at_ms < before.until_ms else None
 
     def end(self, name: str | None, job_id: str) -> None:
-        """A job gives up its name, unless that stands until an instant."""
+        """Let a job give up its name, unless the name is held until an instant."""
         if name is not None and self._holders.get(name) == (job_id, None):
             del self._holders[name]
 
     def free(self, name: str) -> str | None:
-        """An operator frees a name. Returns the job that held it, None if there is none."""
+        """Free a name, as an operator does. Returns the job that held it, or None."""
         holder = self._holders.pop(name, None)
         return None if holder is None else holder.job_id
 
 
 LEAVES_NONE: Final = frozenset({Event.REPLACED, Event.REMOVED})
-"""Ends after which an id is not remembered: the job was never claimed, or its end is told elsewhere."""
+"""Ends after which an id is not remembered: the job was never claimed, or its end is in another event."""
 
 
 class Windows:
@@ -82,7 +82,7 @@ class Windows:
         """Id → up to when it is remembered (Unix ms)."""
         self._by_end: list[tuple[int, str]] = []
         self._latest = 0
-        """The latest moment that the log has told of, in this epoch (Unix ms)."""
+        """The latest time of an event in this epoch (Unix ms)."""
 
     def forget(self) -> None:
         """Forget all: Redis may have lost what it remembered."""
@@ -105,5 +105,6 @@ class Windows:
             heapq.heappush(self._by_end, (once_ms, job_id))
 
     def until(self, job_id: str) -> int | None:
-        """Up to when an id is remembered (Unix ms); None: it is free, or what Redis remembers is not known."""
+        """Return the time up to which an id is remembered (Unix ms); None: it is free, or Redis' memory is not
+        known."""
         return self._until.get(job_id)

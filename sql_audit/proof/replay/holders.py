@@ -20,12 +20,12 @@ TOLERANCE_US: Final = 1_000
 """Events tell the time in whole ms."""
 
 AGREED_MAX: Final = 100_000
-"""How many combinations of task, lane and scopes are remembered as in order."""
+"""Combinations of task, lane and scopes that are remembered as in order."""
 
 _TASK: Final = "task="
 
 
-class Listed(NamedTuple):
+class ClaimScopes(NamedTuple):
     """The scopes of a claimed event, read."""
 
     held: tuple[str, ...]
@@ -38,8 +38,8 @@ class Listed(NamedTuple):
     """Every scope, and its limit as text."""
 
     @classmethod
-    def read(cls, scopes: Sequence[Sequence[Any]] | None) -> Listed:
-        """From the event's JSON. Raises ValueError or TypeError if it is not what it should be."""
+    def read(cls, scopes: Sequence[Sequence[Any]] | None) -> ClaimScopes:
+        """Read the scopes in the event's JSON. Raises ValueError or TypeError if they are invalid."""
         held, caps, rates, limits = [], [], [], {}
         for scope, *facts in scopes or ():
             if type(scope) is not str:
@@ -58,7 +58,7 @@ class Listed(NamedTuple):
         return cls(tuple(held), tuple(caps), tuple(rates), limits)
 
 
-NOTHING: Final = Listed((), (), (), {})
+NOTHING: Final = ClaimScopes((), (), (), {})
 
 
 def _number(value: Any) -> int:
@@ -74,16 +74,16 @@ def held_in(lane: str | None) -> tuple[str, ...]:
 
 
 class Limits:
-    """What ``cap_changed`` events say is in force."""
+    """The limits in force, by the ``cap_changed`` events."""
 
     def __init__(self) -> None:
         self.whole = False
-        """Whether the log tells of every change ever made, so that silence means: no limit."""
+        """Whether the log has every change ever made, so that a scope without a change has no limit."""
         self.known: dict[str, tuple[str, int]] = {}
         """Scope or family → limit and version."""
 
     def change(self, scope: str, old: str | None, new: str | None, version: int) -> Iterator[str]:
-        """Note a change; a key whose limit is None is back at its family's. Yields what is wrong with it."""
+        """Note a change; with a limit of None the key has its family's again. Yields the faults of the event."""
         before = self.known.get(scope)
         if before is not None or self.whole:
             text, last = before or (None, 0)
@@ -108,7 +108,7 @@ class Limits:
 
 
 class Holders:
-    """Who holds which scope, at one moment of the replay."""
+    """The holders of each scope, at one moment of the replay."""
 
     def __init__(self) -> None:
         self.limits = Limits()
@@ -125,13 +125,13 @@ class Holders:
         self._agreed: set[tuple[str | None, str | None, str | None]] = set()
 
     def forget_rates(self) -> None:
-        """What is spent counts no more: times from now on may be those of another clock."""
+        """Forget what is spent of each rate: times from now on may be those of another clock."""
         self._rates: dict[str, tuple[int, int, int, int]] = {}
         """Rate's scope → theoretical arrival time in µs, and the rate that it was reckoned with."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
-        """A claim is in force."""
+        """Count a claim that begins."""
         self.total += 1
         self.tasks[task] += 1
         keys = self.keys
@@ -139,7 +139,7 @@ class Holders:
             keys[scope] = keys.get(scope, 0) + 1
 
     def release(self, task: str | None, held: Sequence[str]) -> None:
-        """It is over."""
+        """Stop counting a claim that has ended."""
         self.total -= 1
         self.tasks[task] -= 1
         if not self.tasks[task]:
@@ -153,15 +153,15 @@ class Holders:
                 del keys[scope]
 
     def of(self, scope: str) -> int:
-        """How many hold a scope."""
+        """Return the number of claims that hold a scope."""
         if scope == QUEUE:
             return self.total
         if scope.startswith(_TASK):
             return self.tasks.get(scope[len(_TASK) :], 0)
         return self.keys.get(scope, 0)
 
-    def breaches(self, listed: Listed, at_ms: int) -> Iterator[str]:
-        """What a claim, held already, was not allowed by the limits that it carries."""
+    def breaches(self, listed: ClaimScopes, at_ms: int) -> Iterator[str]:
+        """Yield the limits of a claim, which holds its scopes already, that the claim exceeds."""
         for scope, cap in listed.caps:
             holders = self.of(scope)
             if holders > cap:
@@ -171,9 +171,9 @@ class Holders:
                 yield problem
 
     def disagreements(
-        self, task: str | None, lane: str | None, text: str | None, listed: Listed
+        self, task: str | None, lane: str | None, text: str | None, listed: ClaimScopes
     ) -> list[str]:
-        """How the limits that a claim carries differ from what ``cap_changed`` events say.
+        """Return the differences between the limits that a claim carries and those of ``cap_changed`` events.
 
         ``text`` is the event's detail, by which combinations that are in order are remembered.
         """
@@ -197,7 +197,7 @@ class Holders:
     def change(self, scope: str, old: Any, new: Any, version: Any) -> list[str]:
         """A limit was changed. Returns what is wrong with it."""
         self._agreed.clear()
-        # How much of a rate is spent under the new one is not told: it counts as fresh.
+        # The log does not say how much of the new rate is spent: it counts as fresh.
         for spent in [s for s in self._rates if scope in (s, family_of(s))]:
             del self._rates[spent]
         before, now = (None if limit is None else str(limit) for limit in (old, new))

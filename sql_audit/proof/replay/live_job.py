@@ -11,7 +11,7 @@ _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "nam
 
 
 class Record:
-    """A live job. ``state`` None: no event has said it yet. None in a counter: likewise.
+    """A live job. ``state`` and a counter have the value None until an event has said them.
 
     It has each trait under its name in a state line; None: the job does not have it, or its beginning was not seen.
     """
@@ -26,9 +26,9 @@ class Record:
     unique: str | None
     """The name of a unique job, whether it holds it or not."""
     once: int | None
-    """Up to when its id is remembered (Unix ms)."""
+    """The time up to which its id is remembered (Unix ms)."""
     keep: int | None
-    """How long its result is kept (ms)."""
+    """The time for which its result is kept (ms)."""
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
         self.task = task
@@ -37,7 +37,7 @@ class Record:
         self.priority: str | None = None
         """None: its beginning was not seen, and so neither its lane nor its traits."""
         self.due: int | None = None
-        """When it becomes ready (Unix ms), if it is scheduled."""
+        """The time at which it becomes ready (Unix ms), if it is scheduled."""
         for trait in _TRAITS:
             setattr(self, trait, None)
         self.stands = HELD_TO_THE_END
@@ -45,11 +45,11 @@ class Record:
         self.failures: int | None = None
         self.losses: int | None = None
         self.unknown: int | None = None
-        """How often it was given back since a worker did not know its task."""
+        """The number of times that it was given back since a worker did not know its task."""
         self.max_attempts: int | None = None
         self.max_losses: int | None = None
         self.fence: str | None = None
         self.worker: str | None = None
-        """Who holds its claim in force."""
+        """The worker that has its claim in force."""
         self.held: tuple[str, ...] | None = None
-        """What its claim in force holds; None: it has none."""
+        """The scopes that its claim in force holds; None: no claim is in force."""

@@ -42,7 +42,7 @@ class BackgroundCall(Generic[T]):
             self._thread.join()
 
     def result(self) -> T:
-        """What the call returned. Raises what it raised."""
+        """Wait for the call, and return its value. Raises what the call raised."""
         self.wait()
         if self._error is not None:
             raise self._error

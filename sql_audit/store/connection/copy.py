@@ -70,9 +70,9 @@ def event_line(row: Row) -> str:
     """The same of a row of job_event, in less time."""
     queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, task, detail = row
     return (
-        f"{queue}\t{epoch}\t{seq}\t{ordinal}\t{kind}\t{at_ms}\t{_NULL if job_id is None else job_id}"
-        f"\t{_NULL if claim is None else claim}\t{_NULL if worker is None else worker}"
-        f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+        f"{queue}\t{epoch}\t{seq}\t{ordinal}\t{kind}\t{at_ms}\t{job_id if job_id is not None else _NULL}"
+        f"\t{claim if claim is not None else _NULL}\t{worker if worker is not None else _NULL}"
+        f"\t{task if task is not None else _NULL}\t{detail if detail is not None else _NULL}"
     )
 
 

@@ -3,10 +3,9 @@
 No connection to PostgreSQL has a state of its own: each transaction says what holds for it, and leaves nothing. So the
 database may be behind a pooler that gives a server's connection to others after each transaction (PgBouncer).
 
-One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN
-IMMEDIATE, and a lock file besides: SQLite before 3.51.3 can damage its write-ahead log when one
-connection checkpoints while another writes, so a connection that writes or checkpoints holds that file, and
-every other connection is told never to checkpoint.
+One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN IMMEDIATE, and also a
+lock file: SQLite before 3.51.3 can damage its write-ahead log when one connection checkpoints while another writes, so
+a connection that writes or checkpoints holds that file, and every other connection never checkpoints.
 
     database = Database("audit.db")
     with database.writing() as connection:      # None if another process is writing
@@ -56,7 +55,7 @@ from sql_audit.store.connection.copy import EventRows, Row, Rows
 from sql_audit.store.connection.statements import POSTGRESQL, SQLITE, of_rows
 
 BUSY_TIMEOUT_MS: Final = 5_000
-"""How long a connection to SQLite waits for another's lock."""
+"""The time for which a connection to SQLite waits for another's lock."""
 
 IDLE_TIMEOUT_MS: Final = 30_000
 """After how long PostgreSQL ends a transaction whose mirror has stopped, so that another may take
@@ -73,7 +72,7 @@ SQLITE_ROWS: Final = 256
 """Rows in one INSERT into SQLite: a quarter less time than one by one."""
 
 BACKGROUND_ROWS: Final = 500
-"""From this many rows on, a thread that works while SQLite inserts them is worth its start."""
+"""Number of rows from which on a thread that works while SQLite inserts them is worth its start."""
 
 PAUSE_S: Final = 1.0
 """Seconds of rest after which a connection to PostgreSQL is looked at before it is used."""

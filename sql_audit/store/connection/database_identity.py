@@ -1,11 +1,12 @@
-"""Where an audit database is, and whether it is still there: a copy must not mirror under the original's name.
+"""The place of an audit database, and the check that it has not moved: a copy must not mirror under the original's
+name.
 
 A copy (pg_dump for staging, cp) has the same audit id, so Redis cannot tell it from the original: it would take the
 original's next events, and have Redis trimmed of them. So a database remembers its place when it is first mirrored
 into: PostgreSQL's system identifier and the database's oid, or the file system and the file's inode. (The role may lack
 the right to ask for the identifier; then the oid alone is compared.) In another place
-:func:`check` refuses it, until a person says which it is: :func:`fork` makes it a log of its own, :func:`rebind` says
-that the log is here now.
+:func:`check_identity` refuses it, until an operator decides: :func:`fork` makes it a log of its own, :func:`rebind`
+says that the log is here now.
 
 What copies a whole server or disk (a physical standby, a snapshot of a virtual machine) copies the place, too.
 """
@@ -39,8 +40,8 @@ _KEPT_BACK: Final = ("42501", "42883")
 _UNKNOWN: Final = "unknown"
 
 
-def place_of(database: Database) -> str:
-    """Where a database is. Raises what its driver raises."""
+def database_place(database: Database) -> str:
+    """Return the place of a database. Raises what its driver raises."""
     if database.dialect == "sqlite":
         path = database.path
         # Not st_dev, which another start of the machine may number otherwise.
@@ -58,9 +59,9 @@ def place_of(database: Database) -> str:
     return f"postgresql {system}/{oid}"
 
 
-def check(database: Database) -> None:
+def check_identity(database: Database) -> None:
     """Bind a database to its place, if it has none yet. Raises AuditCopied if it is bound to another."""
-    here = place_of(database)
+    here = database_place(database)
     with database.readers.connect() as connection:
         bound = connection.execute(_PLACE).scalar_one()
     if bound is None:
@@ -81,7 +82,7 @@ def _less_known(one: str, other: str) -> bool:
 
 def rebind(database: Database) -> str:
     """Say that the log is here now, after a move or a restore. Returns the place."""
-    here = place_of(database)
+    here = database_place(database)
     _write(database, _REBIND, here)
     return here
 
@@ -93,7 +94,7 @@ def fork(database: Database) -> str:
     of the same name may take it.
     """
     audit_id = secrets.token_hex(16)
-    _write(database, _FORK, place_of(database), audit_id=audit_id)
+    _write(database, _FORK, database_place(database), audit_id=audit_id)
     with database.writing(wait=True) as connection:
         assert connection is not None
         connection.execute(_NO_SOURCE)

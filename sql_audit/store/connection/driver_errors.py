@@ -100,8 +100,8 @@ def _is_required(table: str, column: str) -> bool:
 def failure(url: str, error: BaseException) -> AuditError:
     """The error for people where a driver raised one: the database refused, or did not answer."""
     if _answered(error):
-        return AuditRefused(why=describe(error))
-    return AuditUnavailable(url=url, why=describe(error))
+        return AuditRefused(why=describe_error(error))
+    return AuditUnavailable(url=url, why=describe_error(error))
 
 
 def _answered(error: BaseException) -> bool:
@@ -112,7 +112,7 @@ def _answered(error: BaseException) -> bool:
     return getattr(original, "sqlstate", None) is not None or "FATAL:" in str(original)
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The first line of what a driver says, without the statement and its rows."""
     original = getattr(error, "orig", None) or error
     lines = str(original).strip().splitlines() or [type(original).__name__]
@@ -121,7 +121,7 @@ def describe(error: BaseException) -> str:
 
 _SIGNS: Final = ("readonly", "unable to open", "access permission")
 BESIDE: Final = ("-wal", "-shm", "-mirror")
-"""What the names of the files beside the database end with: its log, the log's index, the lock of who writes."""
+"""The ends of the names of the files beside the database: its log, the log's index, the writer's lock."""
 
 
 def is_about_rights(error: BaseException) -> bool:
@@ -137,7 +137,7 @@ def is_about_rights(error: BaseException) -> bool:
 
 
 def missing(path: Path) -> str | None:
-    """What keeps this process from writing the database; None if nothing does that can be seen."""
+    """Say what keeps this process from writing the database; None if it finds nothing."""
     directory = path.parent
     if not directory.is_dir():
         return f"there is no directory {directory}: make it first"

@@ -102,7 +102,7 @@ def _keys(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.primary_key)
 
 
-# What an attempt's beginning has told stands, and how it ended last.
+# The columns that the beginning of an attempt filled stay; those of its end get the last values.
 _ATTEMPT_ENDS: Final = ", ".join(
     f"{name} = COALESCE(excluded.{name}, job_attempt.{name})"
     if name in ENDING_COLUMNS
@@ -141,7 +141,7 @@ def _insert(table: Table, columns: tuple[str, ...]) -> str:
 
 
 def of_rows(statement: str, count: int) -> str:
-    """One of SQLITE's INSERTs, for so many rows at once."""
+    """Make one of SQLITE's INSERTs for ``count`` rows at once."""
     head, _, rest = statement.partition(" VALUES (")
     marks, _, tail = rest.partition(")")
     return f"{head} VALUES {', '.join([f'({marks})'] * count)}{tail}"
@@ -196,7 +196,7 @@ class POSTGRESQL:
         "SET LOCAL idle_in_transaction_session_timeout = {idle_ms:d}; "
         "SET LOCAL client_min_messages = warning"
     )
-    """What holds for a transaction that writes. Of the session nothing is set, since a pooler hands it on."""
+    """The settings of a transaction that writes. The session gets no setting, since a pooler hands it on."""
 
     END_STALLED: Final = (
         "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity "

@@ -27,10 +27,10 @@ POSTGRES_EVENTS: Final = (
     "CREATE TABLE job_event_default PARTITION OF job_event DEFAULT",
     refuse_truncate("job_event_default"),
 )
-"""What PostgreSQL's job_event has besides: its key, and the partition for what has none of its own."""
+"""The other DDL of PostgreSQL's job_event: its key, and the partition for events of months without one."""
 
 
-def create(connection: Connection) -> None:
+def create_schema(connection: Connection) -> None:
     """Create everything in a database that has none of it."""
     dialect = connection.dialect.name
     metadata.create_all(connection)
@@ -48,7 +48,7 @@ def _schema(connection: Connection) -> str:
 
 
 def _beside_tables(dialect: str, schema: str) -> Iterator[str]:
-    """What a dialect has besides tables and their plain indexes, in the order in which it can be created."""
+    """Yield the statements for all but tables and their plain indexes, in the order in which they can be executed."""
     if dialect == "postgresql":
         for function in (REFUSE_FUNCTION, *DOOR_FUNCTIONS):
             yield function.replace("{schema}", schema)

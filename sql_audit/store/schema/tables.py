@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from rq_core.model.table.event_fields import QUEUE_EVENT_FIELDS
-from rq_core.model.table.fields import COUNTERS, FIELDS, Field, Kind
+from rq_core.model.table.fields import COUNTERS, FIELDS, Field, FieldKind
 from rq_core.model.table.machine import (
     CLAIMED_STATES,
     TRANSITIONS,
@@ -42,10 +42,10 @@ from sql_audit.store.schema.duration_classes import RAN, SPAN
 metadata = MetaData()
 
 QUARANTINED: Final = "quarantined"
-"""The type of a row that stands for an event which SQL or the decoder refused."""
+"""The type of a row in the place of an event that SQL or the decoder refused."""
 
 TERMINAL_STATES: Final = tuple(dict.fromkeys(str(t.event) for t in TRANSITIONS if t.target is None))
-"""What a job that left Redis is called: the event that ended it."""
+"""The states of jobs that left Redis: each is the event that ended the job."""
 
 GONE: Final = "gone"
 """Redis does not have the job, and no event says why."""
@@ -78,7 +78,7 @@ def one_of(column: str, words: Iterable[str]) -> str:
 
 
 def _words_check(name: str, column: str, words: Sequence[str]) -> tuple[CheckConstraint, ...]:
-    """The CHECK of a column of which many rows are written: one of ``words``.
+    """Make the CHECK that a column is one of ``words``, for a table with many rows.
 
     SQLite makes an index of an IN list for every row, which is half of the time that a row takes.
     """
@@ -109,7 +109,7 @@ def _table(name: str, columns: str, *others: SchemaItem, **options: Any) -> Tabl
 
 def _of_field(field: Field) -> Column[Any]:
     """The column of a job's field. A counter begins at 0; any other may be unknown."""
-    kind = "int" if field.kind is Kind.NUMBER else ""
+    kind = "int" if field.kind is FieldKind.NUMBER else ""
     return _column(field.name, kind, null=field.name not in COUNTERS)
 
 
@@ -125,7 +125,7 @@ audit_meta = Table(
 job_event = _table(
     "job_event",
     "queue! epoch:int! seq:int! ordinal:int! type! at_ms:int! job_id claim:int worker task detail",
-    # PostgreSQL's has at_ms besides, see schema.POSTGRES_EVENTS.
+    # PostgreSQL's key also has at_ms, see ddl.POSTGRES_EVENTS.
     PrimaryKeyConstraint("queue", "epoch", "seq", "ordinal", name="job_event_pkey").ddl_if(
         dialect="sqlite"
     ),
@@ -197,11 +197,11 @@ claim_minute = _table(
     ),
     sqlite_with_rowid=False,
 )
-"""The claims that ended, counted: by the minute in which they did, how, of which task, whose and with
-which error (empty: not known, or none). What is asked of all claims is asked of these few rows.
+"""The claims that ended, counted by minute, outcome, task, worker and error (an empty text: not known, or no error).
+Questions about all claims read these few rows.
 
-They are counted in the transaction that ends the claims, and again when what Redis forgot is taken out.
-A prune leaves them: they go on telling how many there were.
+They are counted in the transaction that ends the claims, and again when events that Redis forgot are taken out. A prune
+leaves them: they still count the claims of removed jobs.
 """
 
 mirror_cursor = _table(
@@ -211,7 +211,7 @@ mirror_cursor = _table(
     PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
     CheckConstraint("(epoch IS NULL) = (seq IS NULL)", name="mirror_cursor_entry"),
 )
-"""How far a queue is mirrored: the end of its last batch, and the sums of all. ``anchor`` is the SHA-256 of the last
+"""The end of a queue's last batch, and the sums of all its batches. ``anchor`` is the SHA-256 of the last
 entry, which the next read must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog
 when Redis is trimmed.
 ``prefix`` and ``stamp`` are the queue's source: the prefix of its keys, and the mark that Redis keeps in its ``meta``.
@@ -227,7 +227,7 @@ mirror_epoch = _table(
     Index("mirror_epoch_batch", "queue", "batch"),
     Index("mirror_epoch_entry", "queue", "epoch", "seq"),
 )
-"""Where the numbering begins or breaks, as found when ``batch`` was written.
+"""Beginnings and breaks of the numbering, found when ``batch`` was written.
 
 ``started``: an epoch's first entry. ``joined``: the mirror's first entry was not one. ``gap``:
 entries between (old_epoch, old_seq) and (epoch, seq) are missing, ``missing`` of them if that is
@@ -245,8 +245,8 @@ mirror_loss = _table(
     Index("mirror_loss_batch", "queue", "batch"),
     Index("mirror_loss_epoch", "queue", "epoch"),
 )
-"""What Redis forgot, found when ``epoch`` began. The view ``orphaned_range`` says what of it still
-holds: Redis may forget an epoch that had forgotten something, and remember again.
+"""The losses of Redis, found when ``epoch`` began. The view ``orphaned_range`` has those that still hold: Redis may
+forget an epoch that had forgotten something, and remember again.
 
 ``orphaned``: Redis still knew everything up to (after_epoch, after_seq); the ``events`` behind it, up
 to (upto_epoch, upto_seq), are not part of the history that went on, and ``jobs`` were folded again
@@ -277,7 +277,7 @@ quarantine = _table(
     Index("quarantine_entry", "queue", "epoch", "seq"),
 )
 """Entries kept byte for byte: a JSON object of base64 fields, see
-:func:`sql_audit.mirror.intake.pack`."""
+:func:`sql_audit.mirror.intake.pack_entry`."""
 
 mirror_proof = _table(
     "mirror_proof",
@@ -285,9 +285,8 @@ mirror_proof = _table(
     CheckConstraint(one_of("verdict", PROOF_VERDICTS), name="mirror_proof_verdict"),
     Index("mirror_proof_queue", "queue", "id"),
 )
-"""What ``audit verify`` has proven: that the log up to (epoch, seq), the end of ``batch``, holds
-(or, ``unknown``, that nothing in it is wrong and that it does not know all). ``at_ms`` is the clock
-of the machine that verified."""
+"""The results of ``audit verify``: the log up to (epoch, seq), the end of ``batch``, holds (or, ``unknown``, has no
+fault, but does not know all). ``at_ms`` is the clock of the machine that verified."""
 
 mirror_prune = _table(
     "mirror_prune",
@@ -314,8 +313,8 @@ APPEND_ONLY: Final = (
 
 UNTIL_ZEROS: Final = "0" * 20
 UNTIL: Final = f"SUBSTR('{UNTIL_ZEROS}', LENGTH(name_stands) - 5) || SUBSTR(name_stands, 7)"
-"""The instant of a name that stands until one (``until:1795225806504``), with so many digits that it can be compared as
-text: a client may have written what is no number, which PostgreSQL would refuse."""
+"""The instant up to which a name is held (``until:1795225806504``), with zeros before it, so that it can be compared as
+text: a client may have written a text that is not a number, which PostgreSQL would refuse."""
 
 EVERYDAY_INDEXES: Final = (
     (
@@ -345,5 +344,5 @@ their tables, since SQLAlchemy reads no expressions back from SQLite."""
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)
 JOB_COLUMNS: Final = tuple(column.name for column in job.columns)
 ENDING_COLUMNS: Final = ("ended_at_ms", "ran_ms", "outcome", "error_type", "error_message")
-"""What the end of a claim says of it; the others are told when it begins."""
+"""The columns that the end of a claim fills; its beginning fills the others."""
 ATTEMPT_COLUMNS: Final = tuple(column.name for column in job_attempt.columns)

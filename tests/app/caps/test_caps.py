@@ -12,7 +12,7 @@ from rq_core.protocol.calls.enqueue import Accepted
 from tests.app.caps.tasks import claim, events, send
 
 
-def test_what_code_declares_is_stored_once(app: App) -> None:
+def test_a_limit_that_code_declares_is_stored_once(app: App) -> None:
     app.task(queue="mail", caps=[Cap(2), Cap(1, per="tenant"), Rate(9, per_seconds=60)])(send)
     app.queue("mail", cap=50, fair="tenant", weights={"acme": 3}, lease=5)
 

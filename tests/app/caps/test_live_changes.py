@@ -88,7 +88,9 @@ def test_a_key_is_given_back_to_its_family_and_follows_it_again(app: App) -> Non
 
 
 @pytest.mark.parametrize("scope", ["queue", "task=send", "send.tenant", "weight=a"])
-def test_what_code_does_not_declare_is_not_given_back(app: App, other: App, scope: str) -> None:
+def test_a_limit_that_code_does_not_declare_is_not_given_back(
+    app: App, other: App, scope: str
+) -> None:
     app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
     app.client.run(app.client.calls.caps.register("mail", app.declared.policies("mail")))
     other.set_cap("mail", scope, 5)
@@ -106,7 +108,7 @@ def test_what_code_does_not_declare_is_not_given_back(app: App, other: App, scop
     ) == before
 
 
-def test_a_cap_that_code_no_longer_declares_is_kept_and_told(app: App, redis_url: str) -> None:
+def test_a_cap_that_code_no_longer_declares_is_kept_and_reported(app: App, redis_url: str) -> None:
     """It held on, also for jobs of the new code, and nobody was told."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
@@ -148,7 +150,7 @@ def test_a_change_that_was_overtaken_is_made_again(app: App, other: App) -> None
     client = app.client
     plan = client.calls.caps.change("mail", "queue", 9)
     step = next(plan)
-    replies = client._wire.exchange(step.commands)  # type: ignore[union-attr]
+    replies = client._transport.exchange(step.commands)  # type: ignore[union-attr]
     # Between its reading and its writing:
     other.set_cap("mail", "queue", 6)
 

@@ -14,7 +14,7 @@ from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.service import Service
 from sql_audit.store.connection.database import Database
-from sql_audit.store.migrate import ensure
+from sql_audit.store.migrate import ensure_schema
 
 QUEUE = "notes"
 
@@ -34,7 +34,7 @@ def note(n: int = 0) -> int:
 def audited(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
     """Gives the app an audit database, which mirrors its queue. Called, it mirrors what is new."""
     database = Database(sqlite_url)
-    ensure(database)
+    ensure_schema(database)
     app.audit_url = sqlite_url
 
     def mirror() -> Any:

@@ -24,7 +24,7 @@ from rq_core import (
     WaitTimeout,
 )
 from rq_core.connections import wait_thread
-from rq_core.connections.end_subscriptions import HearingLine, Listener
+from rq_core.connections.end_subscriptions import HearingConnection, Listener
 from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys
@@ -198,7 +198,7 @@ def test_a_killed_listener_hears_again_what_ends_later(app: App, control: Any) -
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_who_lacks_the_channel_waits_by_looks_and_the_log_says_so_once(
+def test_a_user_who_lacks_the_channel_waits_by_looks_and_the_log_says_so_once(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = as_("producer", without="&rqc:{*}:ended")
@@ -215,7 +215,7 @@ def test_who_lacks_the_channel_waits_by_looks_and_the_log_says_so_once(
     assert "`rq-core acl producer` prints" in said[0]
 
 
-def test_where_workers_lack_the_channel_looks_find_what_is_not_told_and_the_log_says_so_once(
+def test_where_workers_lack_the_channel_looks_find_the_ends_and_the_log_says_so_once(
     app: App,
     as_: As,
     redis_server: RedisServer,
@@ -291,10 +291,10 @@ def test_a_server_that_does_not_speak_resp3_is_looked_at(
 ) -> None:
     """Such as a proxy that knows RESP2 alone."""
 
-    def connect(line: HearingLine, within: float | None = None) -> None:
+    def connect(connection: HearingConnection, within: float | None = None) -> None:
         raise redis.ConnectionError("it does not speak RESP3: NOPROTO unsupported protocol version")
 
-    monkeypatch.setattr(HearingLine, "connect", connect)
+    monkeypatch.setattr(HearingConnection, "connect", connect)
     handle = app.tasks["note"].enqueue(1)
     with pytest.raises(WaitTimeout):
         handle.wait(0.2)
@@ -368,7 +368,7 @@ def test_a_message_that_comes_while_another_queue_is_left_is_heard(
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_a_right_that_is_missing_is_told_once_for_all_threads_that_wait(
+def test_a_missing_right_is_logged_once_for_all_threads_that_wait(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture, control: Any
 ) -> None:
     """Each thread told it anew, and had Redis note another refusal."""
@@ -399,7 +399,7 @@ def test_the_advice_names_another_prefix(as_: As, caplog: pytest.LogCaptureFixtu
     assert "`rq-core acl producer --prefix mine` prints" in caplog.text
 
 
-def test_ends_that_no_client_asked_to_be_told_are_nobodys_fault(
+def test_an_end_that_no_client_subscribed_to_is_not_logged_as_a_missing_right(
     app: App, control: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where this process was stopped for longer than it had said that it waits."""

@@ -21,7 +21,9 @@ from tests.kit.forked import forked
 Mirror = Callable[[], Any]
 
 
-def test_what_the_log_has_is_told_though_redis_lost_everything(app: App, audited: Mirror) -> None:
+def test_a_wait_returns_the_outcome_in_the_log_though_redis_lost_everything(
+    app: App, audited: Mirror
+) -> None:
     """Redis no longer says that a mirror reads the queue; that was taken for a queue without a log."""
     handle = app.tasks["note"].enqueue(1)
     succeed(app, *take(app))
@@ -38,7 +40,7 @@ def test_a_job_that_no_log_has_is_gone_at_once(app: App, audited: Mirror) -> Non
     assert Gone is type(app.handle_by_id("unheard-of", "never").wait(5))
 
 
-def test_an_end_is_told_though_the_id_was_used_again(
+def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
     app: App, audited: Mirror, sqlite_url: str
 ) -> None:
     """The row of the job is that of its next life, which has not ended; or has ended otherwise."""

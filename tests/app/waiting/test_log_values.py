@@ -88,7 +88,7 @@ def test_a_log_with_the_digest_alone_says_that_the_value_is_lost_or_over(
         found[0].value  # noqa: B018 - it raises
 
 
-def test_a_value_of_the_life_before_is_told_to_who_waited_for_it(
+def test_a_caller_who_waited_for_the_earlier_job_of_an_id_gets_its_result(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
     from sql_audit.queries.endings import LogEndings

@@ -41,7 +41,7 @@ from rq_core.connections.wait_thread import Waiter
 from rq_core.errors import InvalidOption
 from rq_core.model.job import JobError
 from rq_core.model.keys import queue_keys
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.reads.wait_schedule import TOGETHER_MAX, Waits
 from tests.app.waiting.conftest import (
     QUEUE,
@@ -94,7 +94,7 @@ def test_a_wait_ends_with_the_job_and_says_how_it_ended(
     assert handle.id == outcome.id
 
 
-def test_a_dead_job_tells_its_error_without_an_audit_database(app: App) -> None:
+def test_a_dead_job_has_its_error_without_an_audit_database(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
 
@@ -130,7 +130,7 @@ def test_a_replaced_job_names_the_one_in_its_place(app: App, audited: Mirror) ->
         outcome.value  # noqa: B018 - it raises
 
 
-def test_a_pruned_job_still_tells_what_it_died_of(app: App, audited: Mirror) -> None:
+def test_a_pruned_job_still_has_its_reason_and_error(app: App, audited: Mirror) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
     app.client.run(app.client.calls.admin.prune(QUEUE, [handle.id]))
@@ -285,7 +285,7 @@ def test_a_time_in_which_not_all_jobs_can_be_looked_at_is_said_to_be_short(
     handles = [app.handle_by_id(QUEUE, f"no-{n}") for n in range(TOGETHER_MAX + 1)]
     found = []
     try:
-        with pytest.raises(WaitTimeout, match="no time to look at all of them"):
+        with pytest.raises(WaitTimeout, match="no time to look at all jobs"):
             for handle in app.as_completed(handles, 0):
                 found.append(handle)
                 if len(found) == TOGETHER_MAX:
@@ -346,7 +346,7 @@ def test_as_completed_times_out_as_a_whole(app: App) -> None:
         next(ended)
 
 
-def test_enqueue_many_gives_a_handle_of_each_job_that_stands(app: App) -> None:
+def test_enqueue_many_returns_a_handle_of_each_new_or_existing_job(app: App) -> None:
     task = app.tasks["note"]
     known = task.with_options(id="known").enqueue(0)
     other = task.with_options(queue="other")
@@ -586,7 +586,7 @@ def test_the_result_of_a_task_that_keeps_none_is_refused_before_its_job_has_ende
 
 def test_a_value_that_redis_has_lost_is_called_lost(app: App, redis_server: RedisServer) -> None:
     handle = app.tasks["note"].with_options(keep_result=True).enqueue(1)
-    succeed(app, *take(app), values={1: pack("1")})
+    succeed(app, *take(app), values={1: pack_result("1")})
     with redis_server.client() as control:
         control.delete(queue_keys(QUEUE)("returned"))
 
@@ -607,7 +607,7 @@ def test_a_validator_that_raises_leaves_the_value_out(app: App, error: Exception
     # As written it could not be resolved, since the validator is a local name.
     noted.__annotations__["return"] = Annotated[int, AfterValidator(refuse)]
     handle = app.task(queue=QUEUE, name="noted", keep_result=True)(noted).enqueue(1)
-    succeed(app, *take(app), values={1: pack("1")})
+    succeed(app, *take(app), values={1: pack_result("1")})
     outcome = handle.wait(LONG_S)
 
     assert isinstance(outcome, Succeeded)
@@ -650,7 +650,7 @@ def a_mapping() -> Mapping[str, int]: ...  # type: ignore[empty-body]
 
 @pytest.mark.parametrize("function", [untyped, a_sequence, a_list, a_mapping])
 @pytest.mark.parametrize("value", [LooksLikeAList(), LooksLikeADict()], ids=["list", "dict"])
-def test_what_only_looks_like_plain_data_is_not_read(
+def test_an_object_that_only_looks_like_plain_data_is_not_read(
     function: Callable[[], Any], value: Any
 ) -> None:
     assert "!not_json" == Returned("lazy", function).dump(value)

@@ -10,10 +10,10 @@ from rq_core.connections.client import Client
 from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import STEPS, Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.queries import history as queries
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import Survey, survey
+from sql_audit.upkeep.survey import Survey, survey
 from tests.audit.epochs.forgetting import enqueue
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, drain, states
@@ -86,7 +86,7 @@ def test_a_mirror_that_dies_over_a_loss_notes_it_once(
 
         with pytest.raises(Stopped):
             auditlog.drain(Mirror(Outbox(client), database, QUEUE, on_step=stop))
-        result = assert_agree(client, database, Verdict.HOLDS)
+        result = assert_agree(client, database, LogVerdict.HOLDS)
 
     assert result.orphans == 2
     assert len(auditlog.rows(database, "SELECT 1 FROM mirror_loss")) == 1
@@ -113,7 +113,7 @@ def test_an_audit_log_that_was_off_goes_on_from_a_baseline(
             with server.client() as control:
                 control.xtrim(f"rqc:{{{QUEUE}}}:outbox", maxlen=3, approximate=False)
 
-        result = assert_agree(client, database, Verdict.UNKNOWN if trimmed else Verdict.HOLDS)
+        result = assert_agree(client, database, LogVerdict.UNKNOWN if trimmed else LogVerdict.HOLDS)
 
     assert states(database)["ended-meanwhile"] == ("gone" if trimmed else "cancelled")
     assert result.orphans == 0

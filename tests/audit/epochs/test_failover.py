@@ -9,7 +9,7 @@ import pytest
 from rq_core.connections.client import Client
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.queries import history as queries
 from sql_audit.store.connection.database import Database
 from tests.audit.epochs.forgetting import MINUTE_MS, START_MS, enqueue, orphaned, timed_client
@@ -70,9 +70,9 @@ def test_a_promoted_replica_that_lagged_is_written_to_before_the_mirror_notices(
         enqueue(new, "afterwards")
         fleet.run(40)
 
-        result = assert_agree(new, database, Verdict.HOLDS)
+        result = assert_agree(new, database, LogVerdict.HOLDS)
         enqueue(new, "forgotten")
-        assert_agree(new, database, Verdict.HOLDS)
+        assert_agree(new, database, LogVerdict.HOLDS)
 
     assert result.orphans == len(orphaned(database)) > 0
     found = states(database)
@@ -94,11 +94,11 @@ def test_a_server_that_comes_back_with_what_it_knew_revives_orphans(
         enqueue(old, "of-a")
         drain(old, database)
         enqueue(new, "of-b")
-        assert_agree(new, database, Verdict.HOLDS)
+        assert_agree(new, database, LogVerdict.HOLDS)
         assert states(database) == {"before": "ready", "of-a": "lost", "of-b": "ready"}
         enqueue(old, "never-mirrored")
 
-        result = assert_agree(old, database, Verdict.UNKNOWN)
+        result = assert_agree(old, database, LogVerdict.UNKNOWN)
 
         assert states(database) == {
             "before": "ready", "of-a": "ready", "of-b": "lost", "never-mirrored": "ready",
@@ -130,7 +130,7 @@ def test_roles_that_are_swapped_and_swapped_back_are_noticed_on_live_connections
         enqueue(a, "four")
         auditlog.drain(mirror)
 
-        result = assert_agree(a, database, Verdict.HOLDS)
+        result = assert_agree(a, database, LogVerdict.HOLDS)
 
     assert states(database) == {"one": "ready", "two": "lost", "three": "ready", "four": "ready"}
     assert result.orphans == 1
@@ -167,9 +167,9 @@ def test_a_promoted_server_whose_clock_is_behind_begins_an_epoch_beyond_what_sql
             assert producer.run(producer.calls.reads.counts(QUEUE)).epoch <= epoch
 
         verdict = {
-            "the mirror": Verdict.HOLDS,
-            "a producer": Verdict.UNKNOWN,
-            "a producer at the same moment": Verdict.VIOLATED,
+            "the mirror": LogVerdict.HOLDS,
+            "a producer": LogVerdict.UNKNOWN,
+            "a producer at the same moment": LogVerdict.VIOLATED,
         }[who]
         result = assert_agree(new, database, verdict)
 
@@ -180,6 +180,6 @@ def test_a_promoted_server_whose_clock_is_behind_begins_an_epoch_beyond_what_sql
     if who != "the mirror":
         kept = auditlog.rows(database, "SELECT raw FROM quarantine")
         assert kept
-    if verdict is Verdict.VIOLATED:
+    if verdict is LogVerdict.VIOLATED:
         assert {violation.invariant for violation in result.violations} == {"I7"}
         assert "another entry under this number" in result.violations[0].says

@@ -11,7 +11,7 @@ import pytest
 from rq_core.connections.client import Client
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.queries import history as queries
 from sql_audit.store.connection.database import Database
 from tests.audit.epochs.forgetting import MINUTE_MS, START_MS, enqueue, orphaned, timed_client
@@ -43,7 +43,7 @@ def test_when_redis_remembers_nothing_what_lived_is_lost(
         enqueue(client, "ran")
         fleet.run(60)
 
-        result = assert_agree(client, database, Verdict.HOLDS)
+        result = assert_agree(client, database, LogVerdict.HOLDS)
 
     assert orphaned(database) == []
     assert result.orphans == 0
@@ -71,14 +71,14 @@ def test_a_mirror_finds_an_empty_redis_before_any_client_returns(
         server.kill()
         server.start()
 
-        result = assert_agree(client, database, Verdict.HOLDS)
+        result = assert_agree(client, database, LogVerdict.HOLDS)
 
         assert client.run(client.calls.reads.counts(QUEUE)).audit
     assert states(database) == {"a": "lost", "b": "lost"}
     assert [loss.jobs for loss in result.losses] == [2]
 
 
-def test_an_empty_server_whose_clock_is_behind_is_told_too(
+def test_a_loss_is_found_also_if_the_empty_server_has_a_clock_that_is_behind(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -95,7 +95,7 @@ def test_an_empty_server_whose_clock_is_behind_is_told_too(
         Clock(control, START_MS - 5 * MINUTE_MS)
         enqueue(producer, "again", "new")
 
-        result = assert_agree(client, database, Verdict.UNKNOWN)
+        result = assert_agree(client, database, LogVerdict.UNKNOWN)
 
     assert states(database) == {"lost": "lost", "again": "ready", "new": "ready"}
     assert orphaned(database) == []
@@ -124,7 +124,7 @@ def test_a_restart_from_an_old_snapshot_orphans_what_came_after_it(
         server.start()
         fleet.run(60)
 
-        result = assert_agree(client, database, Verdict.HOLDS)
+        result = assert_agree(client, database, LogVerdict.HOLDS)
 
     forgotten = orphaned(database)
     assert len(forgotten) == result.orphans > 0
@@ -152,7 +152,7 @@ def test_a_snapshot_from_before_the_mirror_came_orphans_the_whole_log(
         server.kill()
         server.start()
 
-        result = assert_agree(client, database, Verdict.HOLDS)
+        result = assert_agree(client, database, LogVerdict.HOLDS)
 
     assert states(database) == {"a": "ready", "b": "ready", "c": "lost"}
     assert result.orphans == before
@@ -195,7 +195,7 @@ def test_a_log_without_its_tail_orphans_exactly_what_it_lacks(
         server.start()
         fleet.run(40)
 
-        result = assert_agree(client, database, Verdict.HOLDS)
+        result = assert_agree(client, database, LogVerdict.HOLDS)
 
     assert told
     beginning = auditlog.rows(
@@ -238,11 +238,11 @@ def test_a_mirror_that_redis_forgot_is_made_known_again_though_that_failed_once(
         auditlog.drain(first if goes_on == "the same mirror" else second)
 
         assert client.run(client.calls.reads.counts(QUEUE)).audit
-        assert_agree(client, database, Verdict.HOLDS)
+        assert_agree(client, database, LogVerdict.HOLDS)
     assert states(database) == {"a": "ready", "b": "ready"}
 
 
-def test_a_loss_is_reported_still_when_the_epoch_that_told_of_it_is_forgotten(
+def test_a_loss_is_still_reported_when_redis_forgets_the_epoch_that_recorded_it(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Redis goes back twice, the second time to before it noticed the first."""
@@ -265,7 +265,7 @@ def test_a_loss_is_reported_still_when_the_epoch_that_told_of_it_is_forgotten(
         began = client.run(client.calls.delivery.handshake(QUEUE)).epoch
         go_back(past)
         enqueue(client, "last")
-        result = assert_agree(client, database, Verdict.HOLDS)
+        result = assert_agree(client, database, LogVerdict.HOLDS)
 
     assert states(database) == {"kept": "ready", "seen": "lost", "last": "ready"}
     assert [str(loss.after) for loss in result.losses if loss.at.epoch == began] == [known]

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from sql_audit.mirror.redis_access import Outbox
-from sql_audit.mirror.service import run
-from sql_audit.proof.result import Verdict
+from sql_audit.mirror.service import run_mirror
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import metadata
@@ -45,7 +45,7 @@ def lose_everything(server: RedisServer) -> None:
 
 def mirror_once(client: Client, database: Database) -> None:
     """A mirror of all queues that begins now."""
-    run(Outbox(client), database, stop=threading.Event(), once=True)
+    run_mirror(Outbox(client), database, stop=threading.Event(), once=True)
 
 
 def url(database: Database) -> str:
@@ -62,7 +62,7 @@ def found_by(done: Result) -> list[str]:
             if report["queue"] is not None]  # fmt: skip
 
 
-def test_a_mirror_that_begins_tells_the_loss(
+def test_a_mirror_records_the_loss_when_it_starts(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """It knew queues from Redis' list only, and had nothing to do."""
@@ -75,7 +75,7 @@ def test_a_mirror_that_begins_tells_the_loss(
         mirror_once(later, database)
         # Looked at before `assert_agree`, which mirrors the queue itself.
         told = verify(database).queues[QUEUE].losses
-        result = assert_agree(later, database, Verdict.HOLDS)
+        result = assert_agree(later, database, LogVerdict.HOLDS)
         # The floor: nothing that has a number of the log is given again.
         assert (result.epoch or 0) > (before.epoch or 0)
 
@@ -134,7 +134,7 @@ def test_a_queue_that_was_made_again_and_is_not_mirrored_is_called_lost(
     with Client(server.url) as later:
         mirror_once(later, database)
     assert states(database) == {"a": "lost", "b": "ready"}
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
 
 
 def test_a_queue_that_was_deleted_agrees_with_its_log(
@@ -155,7 +155,7 @@ def test_a_queue_that_was_deleted_agrees_with_its_log(
     assert found_by(doctor(server, database)) == []
 
 
-def test_a_queue_that_was_deleted_from_sql_alone_cannot_be_told(
+def test_a_queue_that_was_deleted_from_sql_alone_is_unknown(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """To compare the others said that the log holds."""
@@ -201,7 +201,7 @@ def test_a_queue_whose_log_was_switched_off_is_not_lost(
         mirror_once(later, database)
         assert later.run(later.calls.reads.queues()) == []
     assert found_by(doctor(server, database)) == []
-    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(database).verdict is LogVerdict.HOLDS
     last = auditlog.events(database, QUEUE)[-1]
     assert (last["type"], json.loads(last["detail"])["new"]) == ("policy_changed", "off")
 

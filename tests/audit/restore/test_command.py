@@ -13,7 +13,8 @@ from rq_core.connections.client import Client
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import apply, survey
+from sql_audit.upkeep.restore import restore_jobs
+from sql_audit.upkeep.survey import survey
 from tests.audit.restore.jobs import (
     flush,
     invoke,
@@ -100,7 +101,7 @@ def test_a_worker_runs_what_came_back(redis_url: str, database: Database, tmp_pa
         flush(app.client)
         auditlog.drain(mirror)
 
-        done = apply(app.client, database, "crew", by="ada")
+        done = restore_jobs(app.client, database, "crew", by="ada")
 
         assert done.restored == 2
         specs = app.client.run(app.client.calls.reads.snapshot("crew"))["jobs"]

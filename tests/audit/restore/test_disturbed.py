@@ -14,10 +14,11 @@ from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
 from rq_core.protocol.calls.admin import IDS_CHUNK
 from sql_audit.errors import MirrorBehind
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep import restore
-from sql_audit.upkeep.restore import apply
+from sql_audit.upkeep.restore import restore_jobs
+from sql_audit.upkeep.survey import lost_jobs
 from tests.audit.restore.jobs import (
     HOUR_MS,
     flush,
@@ -31,7 +32,7 @@ from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 
 
-def test_a_job_whose_state_was_deleted_by_hand_is_told_to_be_gone_first(
+def test_a_job_whose_state_was_deleted_by_hand_is_logged_as_gone_before_it_is_restored(
     client: Client, database: Database
 ) -> None:
     """Redis' history did not break, so the log takes it for alive."""
@@ -41,10 +42,10 @@ def test_a_job_whose_state_was_deleted_by_hand_is_told_to_be_gone_first(
     commands = [["HDEL", keys(name), "deleted"] for name in ("state", "jobs")]
     client.run(client.calls.delivery.ask([*commands, ["ZREM", keys("scheduled"), "job|deleted"]]))
 
-    done = apply(client, database, QUEUE, by="ada")
+    done = restore_jobs(client, database, QUEUE, by="ada")
 
     assert (done.restored, done.complete) == (1, True)
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     assert lines(client)["deleted"].startswith("scheduled ")
 
 
@@ -58,7 +59,7 @@ def test_arguments_that_are_not_those_of_the_digest_are_not_enqueued(
     flush(client)
     drain(client, database)
 
-    done = apply(client, database, QUEUE, by="ada")
+    done = restore_jobs(client, database, QUEUE, by="ada")
 
     assert done.restored == 0
     assert [each.unknown for each in done.unknown] == [
@@ -74,12 +75,12 @@ def test_it_waits_for_the_mirror_and_says_so_in_the_end(client: Client, database
     assert run_all(client) == ["a", "b"]
 
     with pytest.raises(MirrorBehind, match=r"rq-core audit run"):
-        apply(client, database, QUEUE, by="ada", wait_s=0)
+        restore_jobs(client, database, QUEUE, by="ada", wait_s=0)
 
     assert lines(client) == {}
     drain(client, database)
-    assert apply(client, database, QUEUE, by="ada").restored == 0
-    assert_agree(client, database, Verdict.HOLDS)
+    assert restore_jobs(client, database, QUEUE, by="ada").restored == 0
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def test_an_empty_redis_is_noticed_by_the_restore_itself(
@@ -91,10 +92,10 @@ def test_an_empty_redis_is_noticed_by_the_restore_itself(
     flush(client)
 
     with mirroring(redis_url, database), Client(redis_url) as other:
-        done = apply(other, database, QUEUE, by="ada")
+        done = restore_jobs(other, database, QUEUE, by="ada")
 
     assert done.restored == 1
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def test_two_at_once_put_nothing_back_twice(
@@ -111,22 +112,22 @@ def test_two_at_once_put_nothing_back_twice(
     def meanwhile(done: int, of: int) -> None:
         if done < of and not ran:
             with Client(redis_url) as other:
-                assert apply(other, database, QUEUE, by="eve").restored == len(names) - done
+                assert restore_jobs(other, database, QUEUE, by="eve").restored == len(names) - done
             ran.extend(run_all(client))
 
     # What the log says of the second chunk was read before: the worst case.
-    read = list(restore._lost(database, QUEUE, names))
+    read = list(lost_jobs(database, QUEUE, names))
     monkeypatch.setattr(
         restore,
-        "_lost",
+        "lost_jobs",
         lambda _d, _q, ids: (each for each in read if each[0].job_id in set(ids)),
     )
     with mirroring(redis_url, database):
-        done = apply(client, database, QUEUE, by="ada", on_progress=meanwhile)
+        done = restore_jobs(client, database, QUEUE, by="ada", on_progress=meanwhile)
     assert done.restored == IDS_CHUNK
     assert sorted(ran) == names
     assert run_all(client) == []
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     assert set(restored(database).values()) == {1}
 
 
@@ -139,11 +140,11 @@ def test_a_producer_that_enqueued_it_again_is_left_alone(
     client.run(client.calls.enqueue.many([job("a", args_json='{"n":2}')]))
     drain(client, database)
 
-    done = apply(client, database, QUEUE, by="ada")
+    done = restore_jobs(client, database, QUEUE, by="ada")
 
     assert (done.restored, done.complete) == (1, True)
     assert client.run(client.calls.reads.snapshot(QUEUE))["jobs"]["a"].endswith('"args":{"n":2}}')
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def test_it_waits_while_the_backlog_is_full(
@@ -159,15 +160,15 @@ def test_it_waits_while_the_backlog_is_full(
     drain(client, database)
 
     with pytest.raises(errors.AuditBacklogFull):
-        apply(client, database, QUEUE, by="ada", wait_s=0)
+        restore_jobs(client, database, QUEUE, by="ada", wait_s=0)
     assert len(lines(client)) == IDS_CHUNK
     with mirroring(redis_url, database):
-        assert apply(client, database, QUEUE, by="ada").restored == IDS_CHUNK
+        assert restore_jobs(client, database, QUEUE, by="ada").restored == IDS_CHUNK
 
     # At twice the bound nothing is claimed.
     client.run(client.calls.admin.configure(QUEUE, {"backlog_max_jobs": 1_000_000}))
     assert run_all(client) == names
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 @pytest.mark.parametrize("calls", [1, 2])
@@ -190,9 +191,9 @@ def test_a_restore_that_was_killed_is_run_again(
     assert len(lines(client)) == calls * IDS_CHUNK
     ran = run_all(client)
     with mirroring(redis_url, database):
-        done = apply(client, database, QUEUE, by="ada")
+        done = restore_jobs(client, database, QUEUE, by="ada")
         assert done.restored == len(names) - calls * IDS_CHUNK
-        assert apply(client, database, QUEUE, by="ada").restored == 0
+        assert restore_jobs(client, database, QUEUE, by="ada").restored == 0
     assert ran + run_all(client) == names
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     assert restored(database) == dict.fromkeys(names, 1)

@@ -16,10 +16,10 @@ from rq_core.connections.client import Client
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.compare.drift import compare
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import survey
+from sql_audit.upkeep.survey import survey
 from tests.audit.restore.jobs import claim, complete, flush, invoke, job, lines, mirroring, run_all
 from tests.kit import auditlog
 from tests.kit.agreement import drain, states
@@ -73,11 +73,11 @@ def test_a_job_that_may_have_ended_in_a_gap_does_not_run_again(
         assert "--accept-gaps" in applied.output
         assert {states(backup)[each] for each in FINISHED} == {"gone"}
         assert compare(client, backup, QUEUE) == ([], [])
-        assert verify(backup).verdict is Verdict.UNKNOWN
+        assert verify(backup).verdict is LogVerdict.UNKNOWN
         assert verify(backup).violations == []
 
 
-def test_who_accepts_gaps_has_such_jobs_run_again(
+def test_accepting_gaps_lets_such_jobs_run_again(
     client: Client, database: Database, redis_url: str
 ) -> None:
     with behind_a_gap(client, database) as backup:

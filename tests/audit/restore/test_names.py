@@ -12,11 +12,12 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, ties_of
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.audit import stand_again
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep import windows
-from sql_audit.upkeep.restore import apply, survey
-from sql_audit.upkeep.windows import named
+from sql_audit.upkeep.restore import restore_jobs
+from sql_audit.upkeep.survey import survey
+from sql_audit.upkeep.windows import name_restoration
 from tests.audit.epochs.test_failover import Pair
 from tests.audit.restore.jobs import (
     claim,
@@ -66,12 +67,12 @@ def test_a_job_whose_name_another_has_taken_since_is_listed(
     drain(client, database)
 
     (listed,) = survey(client, database, QUEUE).lost
-    done = apply(client, database, QUEUE, by="ada")
+    done = restore_jobs(client, database, QUEUE, by="ada")
 
     assert ("lost", "job other has taken its name since") == (listed.job_id, listed.over)
     assert (0, [("lost", listed.over)]) == (done.restored, [(o.job_id, o.over) for o in done.over])
     assert ([] if ran else ["other"]) == sorted(lines(client))
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 @every_rule
@@ -81,17 +82,17 @@ def test_a_job_that_is_put_back_has_its_name_again(
     enqueue(client, "lost", rule)
     lose_all(client, database)
 
-    assert 1 == apply(client, database, QUEUE, by="ada").restored
+    assert 1 == restore_jobs(client, database, QUEUE, by="ada").restored
     (held,) = client.run(client.calls.names.held(QUEUE))
     assert (NAME, "lost") == (held.name, held.job_id)
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     found = enqueue(client, "other", rule)
     if rule == "debounce":
         assert (("other", "lost"),) == found.replaced
     else:
         assert (("other", "lost"),) == found.held
     assert 1 == len(run_all(client))
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 @every_rule
@@ -105,12 +106,12 @@ def test_of_two_lost_jobs_the_one_that_held_the_name_has_it_again(
     give_back(client, held)
     lose_all(client, database)
 
-    done = apply(client, database, QUEUE, by="ada")
+    done = restore_jobs(client, database, QUEUE, by="ada")
 
     assert 1 + len(second) == done.restored
     (name,) = client.run(client.calls.names.held(QUEUE))
     assert name.job_id == (second or ("first",))[0]
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     assert ["first", *second] == run_all(client)
 
 
@@ -120,11 +121,11 @@ def test_a_window_that_was_over_keeps_no_job_out(client: Client, database: Datab
         client.run(client.calls.enqueue.many([job(job_id, ties=short, name=NAME)]))
     lose_all(client, database)
 
-    done = apply(client, database, QUEUE, by="ada")
+    done = restore_jobs(client, database, QUEUE, by="ada")
 
     assert ([], []) == (done.over, done.held)
     assert sorted(lines(client)) == sorted(run_all(client))
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -136,13 +137,13 @@ def test_a_name_that_was_freed_keeps_no_job_out(
         complete(client, claim(client, 1))
     client.run(client.calls.names.free(QUEUE, [NAME], by="ada"))
     assert ("second",) == enqueue(client, "second", "throttle").ids
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     lose_all(client, database)
 
-    assert 2 - ended == apply(client, database, QUEUE, by="ada").restored
+    assert 2 - ended == restore_jobs(client, database, QUEUE, by="ada").restored
     (name,) = client.run(client.calls.names.held(QUEUE))
     assert "second" == name.job_id
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def unique(job_id: str) -> NewJob:
@@ -171,14 +172,14 @@ def test_a_lost_job_gets_the_name_that_a_revived_one_had(
         drain(client, database)
         assert holder(client) == "first"
 
-        done = apply(client, database, QUEUE, by="ada")
+        done = restore_jobs(client, database, QUEUE, by="ada")
 
         assert (done.restored, done.removed, done.held, done.over) == (1, 1, [], [])
         assert holder(client) == "second"
         assert lines(client).keys() == {"other", "second"}
         third = client.run(client.calls.enqueue.many([unique("third")]))
         assert third.held == (("third", "second"),)
-        assert_agree(client, database, Verdict.HOLDS)
+        assert_agree(client, database, LogVerdict.HOLDS)
         assert run_all(client) == ["other", "second"]
         assert holder(client) is None
 
@@ -213,15 +214,15 @@ def test_a_throttles_window_holds_after_a_restore(
     lose_all(client, database)
 
     assert survey(client, database, QUEUE).names == 1
-    assert "1 name of a job that has ended still stands" in invoke(database, redis_url).output
+    assert "1 name of a job that has ended is still held" in invoke(database, redis_url).output
     done = invoke(database, redis_url, "--apply")
-    assert "1 name of a job that has ended stands again" in done.output
+    assert "1 name of a job that has ended is held again" in done.output
     assert (done.exit_code, survey(client, database, QUEUE).names) == (0, 0)
     (after,) = client.run(client.calls.names.held(QUEUE))
     assert (after.job_id, after.until_ms) == (before.job_id, before.until_ms)
     assert throttle(client, "third").held == (("third", "first"),)
-    assert apply(client, database, QUEUE, by="ada").named == 0
-    assert_agree(client, database, Verdict.HOLDS)
+    assert restore_jobs(client, database, QUEUE, by="ada").named == 0
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def test_a_window_that_began_and_ended_its_job_in_what_redis_forgot_holds_again(
@@ -239,16 +240,14 @@ def test_a_window_that_began_and_ended_its_job_in_what_redis_forgot_holds_again(
         pair.first.kill()
         drain(new, database)
 
-        done = apply(new, database, QUEUE, by="ada")
+        done = restore_jobs(new, database, QUEUE, by="ada")
 
         assert (done.restored, done.named) == (0, 1)
         assert throttle(new, "second").held == (("second", "first"),)
-        assert_agree(new, database, Verdict.HOLDS)
+        assert_agree(new, database, LogVerdict.HOLDS)
 
 
-def test_of_two_windows_of_a_name_the_later_one_holds_again(
-    client: Client, database: Database
-) -> None:
+def test_the_later_of_two_windows_of_a_name_holds_again(client: Client, database: Database) -> None:
     """An operator freed the name, so both windows had begun; and one that is over keeps no job out."""
     throttle(client, "first")
     run_all(client)
@@ -259,7 +258,7 @@ def test_of_two_windows_of_a_name_the_later_one_holds_again(
     run_all(client)
     lose_all(client, database)
 
-    assert apply(client, database, QUEUE, by="ada").named == 1
+    assert restore_jobs(client, database, QUEUE, by="ada").named == 1
     assert [name.job_id for name in client.run(client.calls.names.held(QUEUE))] == ["second"]
 
 
@@ -278,7 +277,7 @@ def test_a_name_that_another_job_has_taken_since_is_not_given_back(
     answer = client.run(client.calls.audit.restore(QUEUE, [line], after=last or "-"))
     assert answer.outcomes == {"first": "held"}
     assert holder(client) == "second"
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def test_names_whose_instants_are_over_are_not_read(
@@ -295,9 +294,9 @@ def test_names_whose_instants_are_over_are_not_read(
 
     def noted(job_id: str, *rest: Any) -> Any:
         read.append(job_id)
-        return named(job_id, *rest)
+        return name_restoration(job_id, *rest)
 
-    monkeypatch.setattr(windows, "named", noted)
+    monkeypatch.setattr(windows, "name_restoration", noted)
     now_ms = int(time.time() * 1000) + 60_000
     with database.readers.connect() as connection:
         found = windows.names_in_force(connection, QUEUE, now_ms)

@@ -13,9 +13,10 @@ from rq_core.model.idempotency import read_result
 from rq_core.model.job import NewJob, ties_of
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.enqueue import Accepted
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import apply, survey
+from sql_audit.upkeep.restore import restore_jobs
+from sql_audit.upkeep.survey import survey
 from tests.audit.epochs.test_failover import Pair
 from tests.audit.restore.jobs import HOUR_MS, claim, complete, flush, invoke, job, run_all
 from tests.kit.agreement import assert_agree, drain, states
@@ -59,12 +60,12 @@ def test_an_id_that_was_used_again_after_a_failover_runs_once(
         ran += run_all(new)
         drain(new, database)
 
-        done = apply(new, database, QUEUE, by="ada")
+        done = restore_jobs(new, database, QUEUE, by="ada")
 
         assert (1, 0, 0) == (done.restored, done.removed, done.remembered)
         ran += run_all(new)
         assert ("order-42", "lost") == enqueue(new, order(), order("lost")).duplicates
-        assert_agree(new, database, Verdict.HOLDS)
+        assert_agree(new, database, LogVerdict.HOLDS)
     assert sorted(["before", "plain", "order-42", "lost"]) == sorted(ran)
 
 
@@ -82,7 +83,7 @@ def test_an_id_that_waits_again_after_a_failover_is_left_alone(
         pair.first.kill()
         enqueue(new, order())
         drain(new, database)
-        done = apply(new, database, QUEUE, by="ada")
+        done = restore_jobs(new, database, QUEUE, by="ada")
 
         assert 0 == done.restored
         assert sorted(["order-42", "plain"]) == sorted(run_all(new))
@@ -106,7 +107,7 @@ def test_what_ended_in_what_redis_forgot_is_remembered_and_runs_no_more(
         pair.first.kill()
         drain(new, database)
 
-        done = apply(new, database, QUEUE, by="ada")
+        done = restore_jobs(new, database, QUEUE, by="ada")
 
         assert (0, 1, 2) == (done.restored, done.removed, done.remembered)
         told = {i: read_result(i, line) for i, line in results(new).items()}
@@ -116,7 +117,7 @@ def test_what_ended_in_what_redis_forgot_is_remembered_and_runs_no_more(
         assert ("unclaimed",) == found.ids
         assert ("revived", "unheard-of") == found.duplicates
         assert ["unclaimed"] == run_all(new)
-        assert_agree(new, database, Verdict.HOLDS)
+        assert_agree(new, database, LogVerdict.HOLDS)
 
 
 def test_after_a_flush_ids_are_remembered_again(
@@ -141,7 +142,7 @@ def test_after_a_flush_ids_are_remembered_again(
 
     assert 4 == survey(client, database, QUEUE).forgotten
     listed = invoke(database, redis_url)
-    assert "4 ids of jobs that have ended are to be remembered" in listed.output
+    assert "4 ids of jobs that have ended must be remembered" in listed.output
     done = invoke(database, redis_url, "--apply")
     drain(client, database)
 
@@ -153,8 +154,8 @@ def test_after_a_flush_ids_are_remembered_again(
     assert 0 == survey(client, database, QUEUE).forgotten
     assert ("never",) == enqueue(client, *(order(i) for i in ("done", "never", "dead"))).ids
     assert "succeeded" == states(database)["done"]
-    assert_agree(client, database, Verdict.HOLDS)
-    apply(client, database, QUEUE, by="ada")
+    assert_agree(client, database, LogVerdict.HOLDS)
+    restore_jobs(client, database, QUEUE, by="ada")
     assert after == results(client)
 
 
@@ -176,7 +177,7 @@ def test_what_was_remembered_before_its_queue_was_deleted_is_not_restored(
     flush(client)
     drain(client, database)
 
-    assert 1 == apply(client, database, QUEUE, by="ada").remembered
+    assert 1 == restore_jobs(client, database, QUEUE, by="ada").remembered
     assert {"since"} == results(client).keys()
 
 
@@ -194,12 +195,12 @@ def test_an_id_is_remembered_again_after_a_second_loss(
         drain(old, database)
         pair.first.kill()
         drain(new, database)
-        assert 1 == apply(new, database, QUEUE, by="ada").removed
+        assert 1 == restore_jobs(new, database, QUEUE, by="ada").removed
         drain(new, database)
         flush(new)
         drain(new, database)
 
-        assert 1 == apply(new, database, QUEUE, by="ada").remembered
+        assert 1 == restore_jobs(new, database, QUEUE, by="ada").remembered
         assert ("revived",) == enqueue(new, order("revived")).duplicates
 
 
@@ -218,7 +219,7 @@ def test_a_damaged_row_ends_a_restore_with_one_error(
         drain(old, database)
         pair.first.kill()
         drain(new, database)
-        apply(new, database, QUEUE, by="ada")
+        restore_jobs(new, database, QUEUE, by="ada")
         enqueue(new, order("lost"))
         drain(new, database)
         flush(new)

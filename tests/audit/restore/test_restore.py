@@ -11,9 +11,9 @@ from rq_core.model.job import profile, spec_of
 from rq_core.model.table.machine import Priority
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.admin import Change
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
-from sql_audit.upkeep.restore import apply
+from sql_audit.upkeep.restore import restore_jobs
 from tests.audit.restore.jobs import (
     ERROR,
     FULL,
@@ -63,7 +63,7 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     flush(client)
     drain(client, database)
 
-    done = apply(client, database, QUEUE, by="ada")
+    done = restore_jobs(client, database, QUEUE, by="ada")
 
     assert (done.restored, done.removed, done.left, done.alive) == (11, 0, {}, {})
     assert [(each.job_id, each.over) for each in done.over] == [
@@ -74,7 +74,7 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
         ("digest-only", "too-long"), "the log does not keep its arguments"
     )
     assert not done.complete
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
     snapshot = client.run(client.calls.reads.snapshot(QUEUE))
     assert {i: spec_of(specs[i]) for i in snapshot["jobs"]} == snapshot["jobs"]
     found = states(database)
@@ -90,7 +90,7 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     assert "claim=1 failed=1" in lines_of(snapshot)["retried"]
     assert snapshot["scheduled"]["job|retried"] - snapshot["scheduled"]["job|later"] < 60_000
 
-    again = apply(client, database, QUEUE, by="ada")
+    again = restore_jobs(client, database, QUEUE, by="ada")
 
     assert (again.restored, again.removed, again.left) == (0, 0, {})
     assert len(again.unknown) == 2
@@ -98,7 +98,7 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     client.run(client.calls.admin.requeue(QUEUE, ["dies"]))
     order = ["first", "ran", "plain", "acme-0", "due", "dies", "acme-1", "acme-2"]
     assert run_all(client) == order
-    result = assert_agree(client, database, Verdict.HOLDS)
+    result = assert_agree(client, database, LogVerdict.HOLDS)
     assert result.live == 3
     assert set(restored(database).values()) == {1}
 
@@ -116,7 +116,7 @@ def test_jobs_that_are_not_due_any_more_come_back_ready(client: Client, database
         "it is due",
     )
 
-    apply(client, database, QUEUE, by="ada")
+    restore_jobs(client, database, QUEUE, by="ada")
 
     assert lines(client)["due"].startswith("ready ")
     assert run_all(client) == ["due"]
@@ -130,11 +130,11 @@ def test_a_loss_after_a_restore_is_put_right_from_the_same_arguments(
         drain(client, database)
         flush(client)
         drain(client, database)
-        assert apply(client, database, QUEUE, by="ada").restored == 1
-        assert_agree(client, database, Verdict.HOLDS)
+        assert restore_jobs(client, database, QUEUE, by="ada").restored == 1
+        assert_agree(client, database, LogVerdict.HOLDS)
 
     assert run_all(client) == ["a"]
-    assert_agree(client, database, Verdict.HOLDS)
+    assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def test_after_an_old_snapshot_the_lost_come_back_and_the_revived_leave(
@@ -172,7 +172,7 @@ def test_after_an_old_snapshot_the_lost_come_back_and_the_revived_leave(
         running = claim(client, 1)
         drain(client, database)
 
-        done = apply(client, database, QUEUE, by="ada")
+        done = restore_jobs(client, database, QUEUE, by="ada")
 
         assert running.keys() == done.left.keys() == {"done"}
         assert done.left == {"done": "running"}
@@ -181,12 +181,12 @@ def test_after_an_old_snapshot_the_lost_come_back_and_the_revived_leave(
             "ran-on": "a worker completed it all the same",
             "forgotten-and-done": "it had succeeded",
         }
-        assert_agree(client, database, Verdict.HOLDS)
+        assert_agree(client, database, LogVerdict.HOLDS)
         assert lines(client).keys() == {"done", "again", "kept", "unheard-of"}
         complete(client, running)
         assert sorted(run_all(client)) == ["again", "kept", "unheard-of"]
-        assert_agree(client, database, Verdict.HOLDS)
-        done = apply(client, database, QUEUE, by="ada")
+        assert_agree(client, database, LogVerdict.HOLDS)
+        done = restore_jobs(client, database, QUEUE, by="ada")
 
     assert (done.restored, done.removed, done.complete) == (0, 0, True)
     found = states(database)

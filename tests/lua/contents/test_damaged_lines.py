@@ -76,7 +76,9 @@ def assert_told_only_what_was_done(seed: Seed, call: Callable[[], object]) -> No
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("how", HELD)
-def test_of_a_claimed_job(seed: Seed, how: str, field: str, value: str) -> None:
+def test_calls_on_a_claimed_job_with_a_damaged_line_log_only_what_they_do(
+    seed: Seed, how: str, field: str, value: str
+) -> None:
     enqueue(seed)
     (claim,) = seed.claim().jobs
     damage(seed, field, value)
@@ -86,7 +88,9 @@ def test_of_a_claimed_job(seed: Seed, how: str, field: str, value: str) -> None:
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("field", [f for f in FIELDS if f != "claim"])
 @pytest.mark.parametrize("how", WAITING)
-def test_of_a_waiting_job(seed: Seed, how: str, field: str, value: str) -> None:
+def test_calls_on_a_waiting_job_with_a_damaged_line_log_only_what_they_do(
+    seed: Seed, how: str, field: str, value: str
+) -> None:
     enqueue(seed)
     damage(seed, field, value)
     assert_told_only_what_was_done(seed, lambda: WAITING[how](seed))

@@ -152,7 +152,7 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("first", [[], ["other"]], ids=["like", "unlike"])
 @pytest.mark.parametrize("more, options", SAID.values(), ids=SAID)
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_what_a_line_says_stays_when_its_job_is_claimed(
+def test_the_fields_of_a_line_stay_when_its_job_is_claimed(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
     """Behind others that are like it or unlike it, and when it is claimed again."""
@@ -298,7 +298,7 @@ def test_claim_ends_at_the_byte_bound_but_takes_one(seed: Seed) -> None:
     assert [["a"], ["b", "c"], [], ["d"]] == taken
 
 
-def test_claim_sweeps_no_more_than_it_is_told(seed: Seed) -> None:
+def test_claim_sweeps_at_most_as_many_jobs_as_it_is_asked_to(seed: Seed) -> None:
     """Each kind has its own bound; the rest is done by the claims that follow."""
     for n in range(5):
         seed.running(f"lost-{n}")

@@ -61,7 +61,9 @@ def test_a_failover_leaves_settings_as_they_are(seed: Seed, name: str) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["x", '"', "1.5", "-1", "1 2"])
-def test_an_epoch_that_was_no_number_is_told_as_none(seed: Seed, garbage: str) -> None:
+def test_the_event_of_a_new_epoch_has_null_for_an_old_one_that_was_no_number(
+    seed: Seed, garbage: str
+) -> None:
     """It stood in the event as it was, so the event was no JSON, and the mirror put it into quarantine."""
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "epoch", garbage)

@@ -40,7 +40,7 @@ def result(seed: Seed, job_id: str) -> str | None:
     return None if found is None else str(found)
 
 
-def test_what_is_remembered_stands_in_the_line_the_event_and_results(seed: Seed) -> None:
+def test_a_remembered_id_is_written_into_the_line_the_event_and_results(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
@@ -269,7 +269,9 @@ def test_an_id_that_was_noted_in_a_call_is_taken_for_the_rest_of_it(seed: Seed) 
     assert ("k",) == found.mismatched
 
 
-def test_a_name_that_stands_is_told_in_its_place_if_the_call_is_not_compared(seed: Seed) -> None:
+def test_the_event_has_the_instant_of_a_name_in_its_place_if_the_call_is_not_compared(
+    seed: Seed,
+) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
     seed.enqueue("a", **window)
     (told,) = [j.fields for e in seed.entries() for j in e.jobs]
@@ -281,7 +283,7 @@ def test_a_name_that_stands_is_told_in_its_place_if_the_call_is_not_compared(see
     )
 
 
-def test_a_job_that_was_replaced_stands_as_the_one_that_replaced_it(seed: Seed) -> None:
+def test_the_id_of_a_replaced_job_refers_to_the_job_that_replaced_it(seed: Seed) -> None:
     enqueue(seed, "k", name="t/x")
     seed.enqueue("b", name="t/x", unique="replace")
 
@@ -306,7 +308,7 @@ def test_claims_forget_what_is_over_and_say_if_more_is_left(seed: Seed) -> None:
     assert "0" == seed.meta("results_bytes")
 
 
-def test_what_is_not_over_is_not_forgotten(seed: Seed) -> None:
+def test_an_id_is_not_forgotten_before_its_time(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_success(seed)
     seed.advance(DAY - 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rq_core.protocol.calls.enqueue import pack
+from rq_core.protocol.calls.enqueue import pack_jobs
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, Seed, events_of
 from tests.lua.contents.entries import T, entry
@@ -25,7 +25,7 @@ def enqueue(seed: Seed, *ids: str, how: str = "keep", **options: Any) -> Any:
     return seed.enqueue(*(seed.job(i, unique=how, name=NAME, **options) for i in ids))
 
 
-def test_a_name_stands_in_the_line_the_event_and_slots(seed: Seed) -> None:
+def test_enqueue_writes_a_name_into_the_line_the_event_and_slots(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
@@ -103,7 +103,7 @@ ENDS = [value for name, value in list(globals().items()) if name.startswith("end
 
 @LANES
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
-def test_whatever_ends_a_job_frees_its_name(
+def test_each_end_of_a_job_frees_its_name(
     seed: Seed, end: Callable[[Seed], None], lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane, expires_in_ms=86_400_000)
@@ -160,7 +160,9 @@ def test_a_job_that_was_claimed_is_not_replaced(seed: Seed, waits_again: bool) -
 
 
 @pytest.mark.parametrize(("how", "stands"), [("keep", 0), ("reject", 0), ("replace", 249)])
-def test_of_one_name_in_one_call_one_job_stands(seed: Seed, how: str, stands: int) -> None:
+def test_one_of_the_jobs_with_one_name_in_one_call_is_enqueued(
+    seed: Seed, how: str, stands: int
+) -> None:
     jobs = [seed.job(f"j-{n}", unique=how, name=NAME) for n in range(250)]
     found = seed.enqueue(*jobs)
     one = jobs[stands].id
@@ -220,7 +222,7 @@ def test_a_dead_job_comes_back_only_if_its_name_is_free(seed: Seed) -> None:
     assert (("b", "a"),) == enqueue(seed, "b").held
 
 
-def test_of_two_dead_jobs_of_one_name_one_comes_back(seed: Seed) -> None:
+def test_one_of_two_dead_jobs_with_one_name_comes_back(seed: Seed) -> None:
     for job_id in ("a", "b"):
         enqueue(seed, job_id)
         end_by_a_final_failure(seed)
@@ -279,7 +281,7 @@ def test_a_dead_job_comes_back_without_a_name_that_was_freed(seed: Seed) -> None
 
 
 def test_a_name_is_no_part_of_a_digest(seed: Seed) -> None:
-    kinds, records = pack([seed.job("a", unique="keep", name=NAME), seed.job("b")])
+    kinds, records = pack_jobs([seed.job("a", unique="keep", name=NAME), seed.job("b")])
 
     assert '{"unique":"keep"}' in kinds
     assert [f"{DIGEST} {NAME}", DIGEST] == [record[2] for record in records]

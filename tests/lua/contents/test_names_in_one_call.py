@@ -37,7 +37,7 @@ def test_an_id_whose_first_record_was_held_replaces_the_job_of_its_second(
         assert (("twice", "holder"),) == found.replaced
 
 
-def test_all_records_of_a_name_that_runs_are_told_of_the_job_that_runs(seed: Seed) -> None:
+def test_each_record_with_the_name_of_a_running_job_is_answered_with_that_job(seed: Seed) -> None:
     """They were told of the last one of the call, which was held as well."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
@@ -106,7 +106,7 @@ def test_an_id_that_this_call_brought_back_is_not_replaced_as_the_job_before(see
     assert {"new", "newer", "one"} == waiting(seed)
 
 
-def test_a_remembered_id_that_this_call_replaces_stands_for_the_new_job(seed: Seed) -> None:
+def test_a_remembered_id_whose_job_this_call_replaces_refers_to_the_new_job(seed: Seed) -> None:
     seed.enqueue(job(seed, "old", A, remember_ms=MEMORY_MS))
     found = seed.enqueue(job(seed, "new", A), job(seed, "old", B, remember_ms=MEMORY_MS))
 

@@ -142,7 +142,7 @@ def test_a_baseline_that_was_broken_off_is_asked_for_again(seed: Seed) -> None:
     plan = seed.calls.audit.attach("q", "db-1")
     reply = None
     while seed.meta("baseline") != "pending":
-        reply = seed.client._wire.exchange(plan.send(reply).commands)  # type: ignore[union-attr]
+        reply = seed.client._transport.exchange(plan.send(reply).commands)  # type: ignore[union-attr]
     plan.close()
 
     seed.attach()

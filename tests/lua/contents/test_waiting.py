@@ -82,7 +82,7 @@ def test_an_old_fence_is_stale_for_a_new_job_of_the_same_id(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_an_attached_mirror_is_told_of_it(seed: Seed) -> None:
+def test_attaching_a_mirror_logs_a_baseline_of_each_job(seed: Seed) -> None:
     seed.enqueue(*(f"a{n}" for n in range(1_500)), priority="high", attempts=5)
     seed.enqueue("lane", scopes=["tenant=x"])
     seed.enqueue("run", priority="critical")

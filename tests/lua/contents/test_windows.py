@@ -40,7 +40,7 @@ def due(seed: Seed, job_id: str) -> int:
 # Throttle.
 
 
-def test_a_window_stands_in_the_line_the_event_slots_and_expiring(seed: Seed) -> None:
+def test_enqueue_writes_a_window_into_the_line_the_event_slots_and_expiring(seed: Seed) -> None:
     throttle(seed, "a")
     ends = seed.now + WINDOW_MS
     (told,) = [e for e in seed.entries() if e.event == "enqueued"]
@@ -57,7 +57,7 @@ def test_a_window_stands_in_the_line_the_event_slots_and_expiring(seed: Seed) ->
 
 
 @LANES
-def test_later_calls_in_a_window_get_the_job_that_stands(seed: Seed, lane: str) -> None:
+def test_later_calls_in_a_window_get_the_first_job(seed: Seed, lane: str) -> None:
     throttle(seed, "a", lane=lane)
     assert (("b", "a"),) == throttle(seed, "b", lane=lane).held
     seed.complete(*seed.claim().jobs)
@@ -72,9 +72,7 @@ def test_later_calls_in_a_window_get_the_job_that_stands(seed: Seed, lane: str) 
 
 
 @pytest.mark.parametrize("end", ["succeeds", "dies", "is cancelled", "expires", "runs"])
-def test_whatever_becomes_of_the_job_its_name_stands_until_the_instant(
-    seed: Seed, end: str
-) -> None:
+def test_a_name_is_held_until_its_instant_however_the_job_ends(seed: Seed, end: str) -> None:
     throttle(seed, "a", expires_in_ms=10_000)
     if end == "expires":
         seed.advance(10_000)
@@ -149,7 +147,7 @@ def test_a_job_that_holds_its_name_until_an_instant_is_not_replaced(seed: Seed) 
     assert (("b", "a"),) == debounce(seed, "b").held
 
 
-def test_of_one_window_in_one_call_the_first_stands(seed: Seed) -> None:
+def test_the_first_of_the_jobs_of_one_window_in_one_call_is_enqueued(seed: Seed) -> None:
     found = throttle(seed, *(f"j-{n}" for n in range(250)))
 
     assert ("j-0",) == found.ids
@@ -286,7 +284,9 @@ def test_a_debounced_job_that_never_ran_frees_its_name(seed: Seed) -> None:
     assert holder(seed) is None
 
 
-def test_the_last_of_one_call_stands_and_is_due_after_the_first(seed: Seed) -> None:
+def test_the_last_debounced_job_of_one_call_is_enqueued_with_the_bound_of_the_first(
+    seed: Seed,
+) -> None:
     debounce(seed, "a")
     first = seed.now
     seed.advance(MOST_MS - 1_000)
@@ -327,9 +327,7 @@ def test_a_lost_job_comes_back_with_its_name_if_it_was_never_claimed(
 
 
 @pytest.mark.parametrize("call", ["=", f"={'0' * 32}"])
-def test_an_event_says_until_when_a_name_stands_beside_a_remembered_id(
-    seed: Seed, call: str
-) -> None:
+def test_the_event_of_a_remembered_id_has_the_instant_of_its_name(seed: Seed, call: str) -> None:
     throttle(seed, "a", remember_ms=WINDOW_MS, call=call)
     (told,) = [e for e in seed.entries() if e.event == "enqueued"]
     fields = told.jobs[0].fields

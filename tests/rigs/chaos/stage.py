@@ -62,7 +62,7 @@ class Stage(Crew):
         # What runs reaches Redis through it; who looks on does so directly.
         self.proxy = Proxy(self.server.port, self._seed)
         self.database = Database(self.audit_url)
-        migrate.upgrade(self.database)
+        migrate.upgrade_schema(self.database)
         looker = threading.Thread(target=self._look_on, name="chaos-progress")
         self._know_all(self.proxy.url)
         try:

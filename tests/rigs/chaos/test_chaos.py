@@ -70,7 +70,7 @@ def test_verify_may_not_know_what_a_trim_took_from_an_outbox_that_was_not_mirror
     assert outcome("unknown", gaps=1).clean
 
 
-def test_a_seed_tells_the_order_of_the_faults() -> None:
+def test_a_seed_determines_the_order_of_the_faults() -> None:
     def first(seed: int) -> list[str]:
         order = Nemesis(None, None, random.Random(seed)).schedule()  # type: ignore[arg-type]
         return [next(order) for _ in range(2 * len(KINDS))]

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rq_core.doctor import diagnose
 from rq_core.errors import RqCoreError
 from sql_audit.proof.compare.drift import compare, drift_of
-from sql_audit.proof.result import Result, Verdict
+from sql_audit.proof.result import LogVerdict, VerifyResult
 from sql_audit.proof.verify import verify
 from tests.rigs.lies.stage import COMPARED, Stage
 
@@ -62,11 +62,11 @@ def _answer(question: Callable[[], T], crashes: list[str]) -> T | None:
         return None
 
 
-def _violated(result: Result) -> bool:
+def _violated(result: VerifyResult) -> bool:
     problems = [says for says in result.problems if not says.startswith("head ")]
-    return bool(problems) or any(q.verdict is Verdict.VIOLATED for q in result.queues.values())
+    return bool(problems) or any(q.verdict is LogVerdict.VIOLATED for q in result.queues.values())
 
 
-def _lacks_head(result: Result) -> bool:
+def _lacks_head(result: VerifyResult) -> bool:
     notes = [note.says for q in result.queues.values() for note in q.notes]
     return any(says.startswith("head ") for says in (*result.problems, *notes))

@@ -19,7 +19,7 @@ from sqlalchemy.exc import NoResultFound
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.limits.scopes import lane_name
-from rq_core.model.result_encoding import DIGEST, pack
+from rq_core.model.result_encoding import DIGEST, pack_result
 from rq_core.protocol.calls import claims
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
@@ -29,7 +29,7 @@ from sql_audit.proof.verify import heads, verify
 from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import metadata
 from sql_audit.upkeep.plan import Rules, plan
-from sql_audit.upkeep.prune import prune
+from sql_audit.upkeep.prune import prune_logs
 from tests.kit import auditlog
 from tests.kit.liar import forge_chain, lying
 from tests.kit.schemas import lay_schema
@@ -141,7 +141,7 @@ def make(client: Client, database: Database) -> None:
     client.run(client.calls.enqueue.many([NewJob(f"{PRUNED}-new", PRUNED, Profile("send"), "{}")]))
     mirror(PRUNED)
     later = int(time.time() * 1000) + 200 * DAY
-    prune(
+    prune_logs(
         database,
         plan(database, Rules(90 * DAY, {}), queue=PRUNED, now_ms=later),
         by="ada",
@@ -188,7 +188,7 @@ def happen(client: Client) -> None:
     error = '{"type":"ValueError","message":"no"}'
     client.run(claims.fail(QUEUE, "w-1", [(*failed, "retry", 0, "-", error)]))
     client.run(claims.rollback(QUEUE, "w-1", [(*given_back, "stopping", "null", "", 0)]))
-    client.run(claims.complete(QUEUE, "w-1", [done], {1: pack('"x"', DIGEST)}))
+    client.run(claims.complete(QUEUE, "w-1", [done], {1: pack_result('"x"', DIGEST)}))
     for _ in range(2):
         again = claim(2)
         client.run(

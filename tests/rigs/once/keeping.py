@@ -10,7 +10,7 @@ from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
-from rq_core.model.result_encoding import DIGEST, VALUE_MAX, pack
+from rq_core.model.result_encoding import DIGEST, VALUE_MAX, pack_result
 from rq_core.protocol.calls import claims
 from rq_core.worker.settlement import Settlement, calls_of
 from tests.rigs.judge import memory
@@ -57,7 +57,7 @@ class Keeping:
 def keep(url: str, seconds: float, size: int, *, log: str = DIGEST, chunk: int = CHUNK) -> Keeping:
     """Let jobs return values of so many bytes, ``chunk`` of them at a time, as fast as one client can."""
     found, ids, made = Keeping(), JobIds(), profile("hold")
-    value = pack('"' + "x" * min(size - 2, VALUE_MAX - 2) + '"', log)
+    value = pack_result('"' + "x" * min(size - 2, VALUE_MAX - 2) + '"', log)
     ties = ties_of(keep_ms=KEEP_MS, audit_result=log)
     with Client(url) as client:
         began = time.monotonic()

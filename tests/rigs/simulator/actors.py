@@ -18,11 +18,11 @@ from sqlalchemy.exc import OperationalError
 from rq_core import errors
 from rq_core.app.limits.lane_assignment import full_rules
 from rq_core.connections.client import Client
-from rq_core.connections.connection import Line as Connection
+from rq_core.connections.connection import Connection
 from rq_core.connections.transport import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec, ties_of
 from rq_core.model.limits.scopes import lane_name
-from rq_core.model.result_encoding import DIGEST, FULL, pack
+from rq_core.model.result_encoding import DIGEST, FULL, pack_result
 from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import Priority
 from rq_core.protocol.calls.admin import Change
@@ -32,7 +32,7 @@ from rq_core.worker.liveness.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
-from sql_audit.mirror.turn import Outcome
+from sql_audit.mirror.turn import TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.kit.fleet import QUEUE
 from tests.rigs.simulator.strand import Request, Sleep, Step, Strand
@@ -48,7 +48,7 @@ RATE: Final = "tenant@10s"
 ERROR: Final = '{"type":"ValueError","message":"no"}'
 
 
-class StepWire:
+class StepTransport:
     """A connection whose every round trip is a scheduling point."""
 
     one_slot = False
@@ -73,7 +73,7 @@ class StepWire:
     def place(self, _key: str) -> object:
         return None
 
-    def new_line(self, _key: str, _kind: Callable[[Any], L]) -> L | None:
+    def new_connection(self, _key: str, _kind: Callable[[Any], L]) -> L | None:
         return None
 
     def is_current(self, _line: Connection) -> bool:
@@ -137,7 +137,7 @@ class Actor(ABC):
         return Client(
             world.url,
             calls=Operations(delivery),
-            wire=StepWire(strand),
+            transport=StepTransport(strand),
             sleep=lambda seconds: self.sleep(strand, round(seconds * 1000)),
         )
 
@@ -383,7 +383,7 @@ class Worker(Actor):
         if not keeps:
             return ""
         size = self.random.choice((0, 0, 200, 900))
-        value = pack(json.dumps(f"{claim.id} {claim.fence} {self.name} {'x' * size}"), keeps)
+        value = pack_result(json.dumps(f"{claim.id} {claim.fence} {self.name} {'x' * size}"), keeps)
         if self.random.random() < 0.2:
             value = "!too_large"
         self.simulation.returned[claim.id, claim.fence, self.name] = value
@@ -486,7 +486,7 @@ class MirrorProcess(Actor):
                 except (errors.RqCoreError, OperationalError):
                     self.sleep(strand, 200)
                     continue
-                if outcome in (Outcome.IDLE, Outcome.HELD):
+                if outcome in (TurnOutcome.IDLE, TurnOutcome.HELD):
                     self.sleep(strand, 400 if self.healing else self.random.choice((20, 150)))
         finally:
             database.close()

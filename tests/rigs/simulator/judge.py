@@ -9,7 +9,7 @@ from rq_core.doctor import examine
 from rq_core.model.table.machine import Event
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.result import Verdict
+from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import agreement, auditlog
@@ -99,12 +99,12 @@ def _check_audit(simulation: Simulation) -> None:
         return
     client, database = simulation.direct(), Database(simulation.audit_url)
     try:
-        verdict = Verdict.UNKNOWN if simulation.lost else Verdict.HOLDS
+        verdict = LogVerdict.UNKNOWN if simulation.lost else LogVerdict.HOLDS
         auditlog.drain(Mirror(Outbox(client), database, QUEUE))
         if simulation.lost:
             verdict = verify(database).queues[QUEUE].verdict
         agreement.assert_agree(client, database, verdict)
-        if verdict is Verdict.VIOLATED:
+        if verdict is LogVerdict.VIOLATED:
             raise Violated("audit verify: violated")
         _compare_log(simulation, database)
     finally:

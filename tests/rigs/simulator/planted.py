@@ -52,7 +52,7 @@ def _scripts(mutant: Mutant) -> Scripts:
     lua = Path("lua")
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / lua
-        shutil.copytree(script.directory(), copy)
+        shutil.copytree(script.lua_directory(), copy)
         target = copy / Path(mutant.file).relative_to(lua)
         target.write_text(mutant.apply(target.read_text(encoding="utf-8")), encoding="utf-8")
         with mock.patch.object(script, "directory", return_value=copy):

@@ -17,7 +17,7 @@ from rq_core.model.outcome import (
     Replaced,
     Succeeded,
 )
-from rq_core.model.result_encoding import unpack
+from rq_core.model.result_encoding import unpack_result
 from rq_core.model.table.effects import EFFECTS, target
 from rq_core.model.table.machine import Event, State
 from rq_core.protocol.reads.result_reads import Absent, Found, look_program
@@ -140,7 +140,7 @@ def _fits(
         return True
     value = returned.get((event.job_id, event.fields["fence"], entry.by), "")
     if isinstance(outcome.kept, Kept):
-        return outcome.kept.json == unpack(value)[1] and clock.now_ms < until_ms
+        return outcome.kept.json == unpack_result(value)[1] and clock.now_ms < until_ms
     if outcome.missing in NO_ROOM:
         return not has_room
     if outcome.missing == EXPIRED:

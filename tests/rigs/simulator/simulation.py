@@ -102,7 +102,7 @@ class Stage:
         """An audit database without rows, and with a name that is always the same."""
         path = self.directory / "template.db"
         if not path.exists():
-            migrate.upgrade(str(path))
+            migrate.upgrade_schema(str(path))
             with contextlib.closing(sqlite3.connect(path)) as connection:
                 connection.execute("UPDATE audit_meta SET audit_id = 'simulated'")
                 connection.commit()
@@ -288,7 +288,7 @@ class Simulation:
         delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
-        return Client(self.world.url, calls=Operations(delivery), wire=self.world.wire)
+        return Client(self.world.url, calls=Operations(delivery), transport=self.world.transport)
 
     # The run.
 

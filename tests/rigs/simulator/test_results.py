@@ -8,7 +8,7 @@ import pytest
 
 from rq_core.model.events import Entry, JobEvent, OutboxId
 from rq_core.model.outcome import Cancelled, Kept, Outcome, Succeeded
-from rq_core.model.result_encoding import pack
+from rq_core.model.result_encoding import pack_result
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.table.machine import Event
 from rq_core.protocol.reads.result_reads import Absent, Found
@@ -17,7 +17,7 @@ from tests.rigs.simulator.results import Clock, Results
 ENDED = 1_000
 KEEP = 300
 FENCE = "1-1"
-RETURNED = {("a", FENCE, "w-1"): pack('"mine"'), ("a", FENCE, "w-2"): pack('"no"')}
+RETURNED = {("a", FENCE, "w-1"): pack_result('"mine"'), ("a", FENCE, "w-2"): pack_result('"no"')}
 GONE = Absent(None)
 
 
@@ -59,7 +59,7 @@ def test_it_is_there_until_its_deadline(said: Found) -> None:
     assert problems(succeeded('"mine"'), now=ENDED + KEEP)
 
 
-def test_what_was_forgotten_stays_so_when_the_clock_is_put_back() -> None:
+def test_a_forgotten_result_stays_so_when_the_clock_is_put_back() -> None:
     assert [] == problems(GONE, latest=ENDED + KEEP)
     assert [] == problems(succeeded('"mine"'), latest=ENDED + KEEP)
 

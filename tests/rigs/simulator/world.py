@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import redis
 
-from rq_core.connections.transport import PoolWire
+from rq_core.connections.transport import PoolTransport
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.scripts.header import Variant
-from rq_core.scripts.script import Script, build_function, directory
+from rq_core.scripts.script import Script, build_function, lua_directory
 from tests.kit.clock import CLOCK, CLOCK_KEY
 from tests.kit.failover import forget_memories
 from tests.kit.fleet import QUEUE
@@ -82,7 +82,7 @@ class World:
         """The moment of the simulation, which only grows. The server's clock is ``skew_ms`` off."""
         self.skew_ms = 0
         self.replid = "a" * 40
-        self.wire = PoolWire(url)
+        self.transport = PoolTransport(url)
         self.control: Any = redis.Redis.from_url(url)
         self._told_ms = 0
         self._latest_ms = 0
@@ -90,7 +90,7 @@ class World:
         self._tell()
 
     def close(self) -> None:
-        self.wire.close()
+        self.transport.close()
         self.control.close()
 
     def seconds(self) -> float:
@@ -111,7 +111,7 @@ class World:
             self._note_time()
             head.append(["SET", CLOCK_KEY, self._told_ms])
         tail = ["XRANGE", OUTBOX, f"({last}", "+"]
-        replies = self.wire.exchange([*head, *commands, tail])
+        replies = self.transport.exchange([*head, *commands, tail])
         return replies[len(head) : -1], replies[-1]
 
     def _note_time(self) -> None:
@@ -124,7 +124,7 @@ class World:
 
     def load_scripts(self, by_name: Scripts) -> None:
         """Let it know all scripts, whatever the simulation before this one left."""
-        made = [by_name(path.stem) for path in sorted(directory().glob("*.lua"))]
+        made = [by_name(path.stem) for path in sorted(lua_directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
         known = {word for library in listed for word in library}
         if not {script.function.encode() for script in made} <= known:

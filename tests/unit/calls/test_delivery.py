@@ -77,7 +77,7 @@ def test_a_new_epoch_is_met_with_a_handshake_and_the_same_number() -> None:
 @pytest.mark.parametrize(
     "trouble", [Lost("reset by peer"), Unsent("refused"), ReplyError("LOADING")]
 )
-def test_what_got_no_answer_is_sent_again_with_the_same_number(trouble: Exception) -> None:
+def test_a_call_without_an_answer_is_sent_again_with_the_same_number(trouble: Exception) -> None:
     """The server may have carried it out: another number would carry it out twice."""
     server = Server(enqueue=[trouble, trouble, OK])
 

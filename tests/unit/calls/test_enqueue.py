@@ -162,7 +162,7 @@ def test_jobs_of_several_queues_keep_their_order() -> None:
         ([1, 3], ("job-2",), ("job-1", "job-1")),
     ],
 )
-def test_duplicates_are_told_from_what_was_accepted(
+def test_the_answer_separates_duplicates_from_accepted_jobs(
     refused: list[int], ids: tuple[str, ...], duplicates: tuple[str, ...]
 ) -> None:
     answer = [fact for place in refused for fact in (str(place), "duplicate", "-")]
@@ -173,7 +173,7 @@ def test_duplicates_are_told_from_what_was_accepted(
     assert (accepted.ids, accepted.duplicates) == (ids, duplicates)
 
 
-def test_what_was_dropped_or_rejected_is_told_with_the_scope() -> None:
+def test_the_answer_has_the_scope_of_a_dropped_or_rejected_job() -> None:
     answer = ["1", "discarded", "task=t", "3", "rejected", "2+task=t"]
     server = Server(enqueue=[["ok", *answer]])
 

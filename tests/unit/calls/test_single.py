@@ -15,7 +15,7 @@ from rq_core.protocol.calls import enqueue
 from rq_core.protocol.calls.enqueue import Accepted
 from rq_core.protocol.engine.plan import Lost, Patience, ReplyError, Send, Unsent
 from rq_core.scripts.script import function
-from tests.kit.wires import LossyWire
+from tests.kit.transports import LossyTransport
 from tests.unit.calls.scripted import EPOCH, FORGOTTEN, OK, Server, calls, job, plans
 
 UNKNOWN = ReplyError("unknown command 'FCALL', with args beginning with:")
@@ -60,7 +60,7 @@ def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
         server.slept += seconds
         server.now += seconds
 
-    client = Client(wire=server, calls=operations, sleep=sleep)  # type: ignore[arg-type]
+    client = Client(transport=server, calls=operations, sleep=sleep)  # type: ignore[arg-type]
     found = []
     for number in (1, 2, 3):
         if number == 3:
@@ -119,11 +119,13 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
     return step
 
 
-def test_kinds_are_told_apart_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_job_is_sent_with_its_own_kind_and_few_kinds_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Profiles are known by their number, which another one may get when the first is gone."""
     monkeypatch.setattr(enqueue, "KINDS_MAX", 3)
     server = Server(enqueue=[OK])
-    client = Client(wire=server, calls=plans(server))  # type: ignore[arg-type]
+    client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
     server.run(client.calls.enqueue.one(job(0)))
     jobs = [
         NewJob(f"job-{n}", "q", replace(profile(f"task.{n % 5}")), "{}", delay_ms=n % 2)
@@ -143,7 +145,7 @@ def test_kinds_are_told_apart_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) 
 def test_a_slot_is_free_again_whatever_ends_the_call() -> None:
     """A producer that is interrupted goes on with the next number of the same slot."""
     server = Server(enqueue=[OK])
-    client = Client(wire=server, calls=plans(server))  # type: ignore[arg-type]
+    client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
     server.run(client.calls.enqueue.one(job(1)))
 
     def interrupted(_commands: Sequence[Any], _meanwhile: Any = None) -> list[Any]:
@@ -173,7 +175,7 @@ def test_patience_counts_from_the_first_time_that_it_was_sent(
     def sleep(pause: float) -> None:
         server.now += pause
 
-    client = Client(wire=server, calls=operations, sleep=sleep)  # type: ignore[arg-type]
+    client = Client(transport=server, calls=operations, sleep=sleep)  # type: ignore[arg-type]
     client.enqueue_one(job(1))
 
     def slow(_command: Any) -> Exception:
@@ -191,13 +193,13 @@ def test_patience_counts_from_the_first_time_that_it_was_sent(
 
 def test_a_job_whose_answer_is_lost_is_enqueued_once(valkey_url: str) -> None:
     """On a real server: the answer is kept in the slot, and the second time is told what the first one was."""
-    wire = LossyWire(valkey_url)
-    with Client(valkey_url, wire=wire, sleep=lambda _: None) as client:  # type: ignore[arg-type]
+    transport = LossyTransport(valkey_url)
+    with Client(valkey_url, transport=transport, sleep=lambda _: None) as client:  # type: ignore[arg-type]
         client.enqueue_one(job(1))
-        wire.lose = 2
+        transport.lose = 2
 
         assert client.enqueue_one(job(2)) == Accepted(("job-2",))
         assert sum(client.run(client.calls.reads.counts("q")).ready.values()) == 2
         name = function("enqueue").function
-        sent = [call for call in wire.calls if call[1] == name][-3:]
+        sent = [call for call in transport.calls if call[1] == name][-3:]
         assert [list(call) for call in sent] == [list(sent[0])] * 3

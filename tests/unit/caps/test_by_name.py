@@ -147,7 +147,7 @@ def test_a_claim_whose_lane_lacks_a_scope_belongs_elsewhere(
     assert belongs is None or task.lane_of_claim("default", belongs, {"tenant": "acme"}) is None
 
 
-def test_a_key_that_a_producer_gave_stands(app: App) -> None:
+def test_a_key_that_a_producer_gave_is_not_replaced(app: App) -> None:
     """A function's answer does not replace it, not even one that changes from call to call."""
     task = app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1)])(send)
 

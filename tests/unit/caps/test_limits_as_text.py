@@ -8,7 +8,7 @@ import pytest
 
 from rq_core import App, Cap, InvalidOption
 from rq_core.model.limits.limit import Limit, read_limit, shown
-from rq_core.protocol.calls.caps import Kept
+from rq_core.protocol.calls.caps import KeptLimit
 from tests.unit.caps.tasks import send
 
 
@@ -38,8 +38,8 @@ def test_an_invalid_limit_is_refused(text: str) -> None:
         read_limit(text)
 
 
-def test_a_limit_that_is_kept_is_told_with_the_command_that_changes_it() -> None:
-    kept = Kept("mail", "task=send", Limit(10), Limit(5))
+def test_the_remark_on_a_kept_limit_names_the_command_that_changes_it() -> None:
+    kept = KeptLimit("mail", "task=send", Limit(10), Limit(5))
 
     assert str(kept) == (
         "queue mail keeps task=send at 5; this code declares 10, which"

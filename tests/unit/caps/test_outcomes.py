@@ -49,7 +49,7 @@ class Scripted(AsyncClient):
         super().__init__("redis://nowhere.invalid")
         self.sent: list[list[str]] = []
         self.open: list[str] = []
-        self.calls.enqueue.many = lambda jobs, _told=None: [job.id for job in jobs]  # type: ignore[method-assign]
+        self.calls.enqueue.many = lambda jobs, _on_chunk=None: [job.id for job in jobs]  # type: ignore[method-assign]
         self.shared = SharedEnqueues(
             self.calls.enqueue, lambda call, _through: self.run(list(call.ids))
         )

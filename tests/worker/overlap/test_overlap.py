@@ -14,12 +14,12 @@ import redis.asyncio
 
 from rq_core import GiveUp
 from rq_core.app.app import App
-from rq_core.connections.transport import AsyncPoolWire, Hear
+from rq_core.connections.transport import AsyncPoolTransport, Hear
 from rq_core.model.job import Claim
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions, wakeups
+from tests.kit.transports import Counted
 from tests.kit.wait import wait_until_async
-from tests.kit.wires import Counted
 from tests.kit.working import at_work
 
 
@@ -35,11 +35,13 @@ async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_ur
 
     @app.task(queue="q")
     async def quick() -> None:
-        beside.append(wire.under_way > 0)
+        beside.append(transport.under_way > 0)
 
     app.enqueue_many(quick.job() for _ in range(400))
-    wire = Counted(valkey_url)
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True), wire=wire)
+    transport = Counted(valkey_url)
+    worker = Worker(
+        app, WorkerOptions(queues=("q",), concurrency=20, burst=True), transport=transport
+    )
     async with asyncio.timeout(60):
         await worker.run()
 
@@ -48,7 +50,7 @@ async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_ur
     assert sum(beside) >= 100
 
 
-class Diary(AsyncPoolWire):
+class Diary(AsyncPoolTransport):
     """Notes the script calls and the waits, in ``events``."""
 
     events: list[str]
@@ -74,7 +76,7 @@ async def test_an_idle_worker_begins_a_job_before_it_does_anything_else(
 
     diary = Diary(valkey_url)
     diary.events = events
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10), wire=diary)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10), transport=diary)
 
     async with at_work(worker):
         for n in range(1, 4):
@@ -204,11 +206,13 @@ async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_
     @app.task(queue="q")
     async def blocks() -> None:
         time.sleep(0.01)  # noqa: ASYNC251 - that is the point
-        under_way.append(wire.under_way)
+        under_way.append(transport.under_way)
 
     app.enqueue_many(blocks.job() for _ in range(60))
-    wire = Counted(valkey_url)
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True), wire=wire)
+    transport = Counted(valkey_url)
+    worker = Worker(
+        app, WorkerOptions(queues=("q",), concurrency=20, burst=True), transport=transport
+    )
     async with asyncio.timeout(60):
         await worker.run()
 
@@ -224,13 +228,15 @@ async def test_redis_has_the_next_turn_before_it_has_done_with_one(
     async def quick() -> None: ...
 
     app.enqueue_many(quick.job() for _ in range(4_000))
-    wire = Counted(valkey_url)
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100, burst=True), wire=wire)
+    transport = Counted(valkey_url)
+    worker = Worker(
+        app, WorkerOptions(queues=("q",), concurrency=100, burst=True), transport=transport
+    )
 
     async with asyncio.timeout(60):
         await worker.run()
 
-    assert wire.most == 2
+    assert transport.most == 2
 
 
 async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
@@ -244,8 +250,8 @@ async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
         ran[n] += 1
 
     app.enqueue_many(counts.job(n=n) for n in range(20_000))
-    wire = Counted(valkey_url)
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100), wire=wire)
+    transport = Counted(valkey_url)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100), transport=transport)
     cuts = 0
     async with (
         at_work(worker),
@@ -253,7 +259,7 @@ async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
         asyncio.timeout(60),
     ):
         while worker.stats.completed < 20_000:
-            if wire.under_way == 2:
+            if transport.under_way == 2:
                 await nemesis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
                 if cuts == 0:
                     await nemesis.execute_command("FUNCTION", "FLUSH")

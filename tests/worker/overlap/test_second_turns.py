@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from rq_core.app.app import App
-from rq_core.connections.transport import AsyncPoolWire
+from rq_core.connections.transport import AsyncPoolTransport
 from rq_core.protocol.engine.plan import Lost
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions
+from tests.kit.transports import is_claim
 from tests.kit.wait import wait_until_async
-from tests.kit.wires import is_claim
 from tests.kit.working import at_work
 
 
@@ -37,7 +37,7 @@ def limit_of(claim: Sequence[Any]) -> int:
     return int(claim[3 + len(script.keys) + script.args.index("limit")])
 
 
-class Gate(AsyncPoolWire):
+class Gate(AsyncPoolTransport):
     """Holds back every claim of a queue for as long as ``shut`` says so, and notes for how many jobs each asks."""
 
     holds = "q"
@@ -86,7 +86,7 @@ async def full_worker(
     app.enqueue_many(runs.job() for _ in range(100))
     gate = Gate(valkey_url)
     gate.shut = lambda: False
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=32), wire=gate)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=32), transport=gate)
     async with at_work(worker):
         await wait_until_async(lambda: ender.begun == 32, "all run")
         gate.shut = lambda: True
@@ -172,7 +172,7 @@ async def test_a_worker_that_stops_asks_for_nothing_with_either_of_its_turns(
         assert gate.limits[2:] == [0, 0]
 
 
-class Forgetful(AsyncPoolWire):
+class Forgetful(AsyncPoolTransport):
     """Keeps those waiting who ask for the history of Redis, until ``told``."""
 
     def __init__(self, url: str) -> None:
@@ -193,12 +193,12 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
     """The line's other turn took them, and jobs went back for which there had been room."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         queue = worker._groups.queues["q"]
-        wire = worker._client._wire = Forgetful(valkey_url)
+        transport = worker._client._transport = Forgetful(valkey_url)
         await gate.close()
         queue.epoch = 0
-        await take_turns(ender, lambda: wire.asked, 16, 8)
+        await take_turns(ender, lambda: transport.asked, 16, 8)
 
-        wire.told.set()
+        transport.told.set()
         await wait_until_async(lambda: not queue.asked, "both are noted")
 
         assert worker.stats.claimed == 32 + 24
@@ -228,7 +228,7 @@ async def test_a_shard_that_is_away_keeps_no_worker_from_its_share_on_others(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had been asked for counted for as long as the outage lasted: others' jobs lay there until then."""
-    monkeypatch.setattr(AsyncPoolWire, "one_slot", True)
+    monkeypatch.setattr(AsyncPoolTransport, "one_slot", True)
 
     @app.task(queue="q")
     async def quick() -> None: ...
@@ -239,7 +239,7 @@ async def test_a_shard_that_is_away_keeps_no_worker_from_its_share_on_others(
     gate = Gate(valkey_url)
     gate.shut = lambda: True
     gate.holds = "away"
-    worker = Worker(app, options, wire=gate)
+    worker = Worker(app, options, transport=gate)
     running = asyncio.create_task(worker.run())
     try:
         await wait_until_async(lambda: gate.held == 1, "the shard is asked")

@@ -38,11 +38,11 @@ class Recorder:
     def commands(self, count: int) -> list[list[Any]]:
         from rq_core import App
         from rq_core.connections.client import Client
-        from rq_core.connections.transport import PoolWire
+        from rq_core.connections.transport import PoolTransport
 
         recorder = self
 
-        class Spy(PoolWire):
+        class Spy(PoolTransport):
             def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
                 recorder.seen += [list(command) for command in commands]
                 return super().exchange(commands, *how)
@@ -54,7 +54,7 @@ class Recorder:
             """Never runs."""
 
         jobs = [noop.job(number=n, text=TEXT) for n in range(count)]
-        with Client(url(), wire=Spy(url())) as client:
+        with Client(url(), transport=Spy(url())) as client:
             client.run(client.calls.enqueue.many(jobs[:1]))
             self.seen.clear()
             client.run(client.calls.enqueue.many(jobs))

@@ -23,5 +23,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    ddl.create(op.get_bind())
+    ddl.create_schema(op.get_bind())
     op.execute(audit_meta.insert().values(one=1, audit_id=secrets.token_hex(16)))

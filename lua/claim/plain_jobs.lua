@@ -1,0 +1,304 @@
+--[[ plain_jobs: takes the plain jobs of a priority, in order: those that return, the list, those that join its tail.
+
+Entries of the list without a job (it was cancelled, or came back by another entry) are skipped, `sweep_max` of them
+per call. Steps begin small and double, so that large payloads, which the byte bound leaves for later, are not read.
+
+Keys: state jobs ready
+Meta: ties
+Later: tombstones
+Args: sweep_max
+Kept: FRESH FRESH_LINES FRESH_NAMED
+Uses: state(read_line count rank) stored_lines(waiting_line) claimed_jobs(take) sweep(swept_jobs)
+    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits)
+    plain_queue(is_plain_queue)
+]]
+
+local FRESH = {}     -- priority → the pattern of a value's first line…
+local FRESH_LINES = {}   -- …that of a state line that says the same…
+local FRESH_NAMED = {}   -- …and that of the line of such a job that is unique
+
+local returning, joining, decided   -- what the sweep has made of plain jobs
+local lengths_by     -- by priority: entries of the lists
+local given = {}     -- ids that were given out from a list
+local skipped        -- number of entries without a job
+local passed = {}    -- by priority: entries that leave the head of the list
+local left_heads = {}   -- by priority: jobs that return and are left behind, as `return_ready` takes them
+local left_tails = {}   -- by priority: ids of those that join
+local has_left = false  -- whether there are any of either
+
+local source         -- the priority's sources, see `open_source`; nil if it has no plain jobs
+local entries, entry_lines, entry_specs   -- a page of its list…
+local entry          -- …and which of it comes next
+local entries_read   -- how many entries of the list were skipped or given out
+-- What `peek_plain` has found: its source, or nil, and the job: its id, spec, head and place in line, or its record.
+local next_kind, next_id, next_spec
+local next_job
+local next_head
+local next_seq
+
+local function reset()
+  if lengths_by then
+    lengths_by, given, passed = nil, {}, {}
+  end
+  if has_left then
+    has_left, left_heads, left_tails = false, {}, {}
+  end
+  skipped, source, returning, joining, decided = 0, nil, nil, nil, nil
+  entries, entry_lines, entry_specs, entry, entries_read = nil, nil, nil, nil, 0
+  next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
+end
+
+--- How the value of a job begins, or how its state line looks, if it was never claimed, the way nearly all do. The text before its
+--- place in line goes into the line of its claim as it is. The value is not taken apart: Lua looks at each byte of each text that is
+--- made, and its arguments may be long.
+local function make_patterns()
+  for name, at in pairs(PRIORITY_RANK) do
+    local said = name == DEFAULT_PRIORITY and '' or ' priority=' .. name
+    FRESH[at] = '^(task=%S+' .. said .. ') seq=(%d+) since=%d+\n'
+    FRESH_LINES[at] = '^ready (task=%S+' .. said .. ') seq=(%d+) since=%d+$'
+    FRESH_NAMED[at] = '^ready (task=%S+' .. said .. ' unique=%S+) seq=(%d+) since=%d+$'
+  end
+end
+
+--- What a job's line says, or the first line of its value, if it has none, before its place in line, and that place; nil unless it is
+--- a job of this priority that was never claimed, and in no lane.
+local function fresh_of(priority, line, spec)
+  local head, seq
+  if line and #line > LINE_MAX then
+    return nil
+  elseif line then
+    head, seq = line:match(FRESH_LINES[priority])
+    if not head and facts.ties then
+      head, seq = line:match(FRESH_NAMED[priority])
+    end
+  else
+    head, seq = spec:match(FRESH[priority])
+  end
+  if head and #head <= LINE_MAX then
+    return head, seq
+  end
+  -- One letter of the task, then whatever comes: with all of its letters there, Lua would try each number of them.
+  if line then
+    head, seq = line:match('^ready (task=%S.-) seq=(%d+) since=%d+$')
+  else
+    head, seq = spec:match('^(task=%S[^\n]-) seq=(%d+) since=%d+\n')
+  end
+  if not head or #head > LINE_MAX then
+    return nil
+  end
+  local said = DEFAULT_PRIORITY
+  for name, value in head:gmatch(' (%l+)=(%S+)') do
+    if name == 'priority' then
+      said = value
+    elseif not STAYS[name] then
+      return nil
+    end
+  end
+  if PRIORITY_RANK[said] ~= priority then
+    return nil
+  end
+  return head, seq
+end
+
+local function by_age(a, b)
+  return count(a, 'seq') < count(b, 'seq')
+end
+
+--- Read the lengths of the lists, before any job is taken.
+local function open_lists()
+  lengths_by = lengths(is_plain_queue())
+  returning, joining, decided = swept_jobs()
+end
+
+--- Begin with a priority. False if it has no plain jobs.
+local function open_source(priority)
+  next_kind = nil
+  if not FRESH[priority] then
+    make_patterns()
+  end
+  local length, back, new = lengths_by[priority], returning[priority], joining[priority]
+  if length == 0 and not back and not new then
+    source = nil
+    return false
+  end
+  if back then
+    table.sort(back, by_age)
+  end
+  if new then
+    table.sort(new, by_age)
+  end
+  source = {
+    priority = priority, length = length,
+    returning = back, returned = 1, joining = new, joined = 1,   -- lists of records, and which comes next
+    step = 4,                                                    -- how many entries of the list to read next
+  }
+  entries, entry, entries_read = {}, 1, 0
+  return true
+end
+
+--- Whether the next entry of the list has a job; if so the job has been read.
+local function read_entry(most)
+  if entry > #entries then
+    local step = source.step
+    local list = ready[source.priority]
+    entry = 1
+    if most == 1 then
+      local only = redis.call('LINDEX', list, digits(entries_read))
+      entries = {only}
+      entry_lines, entry_specs = {redis.call('HGET', state, only)}, {redis.call('HGET', jobs, only)}
+    else
+      local last = entries_read + math.min(most, step) - 1
+      entries = redis.call('LRANGE', list, digits(entries_read), digits(last))
+      source.step = math.min(step * 2, 1000)
+      entry_lines, entry_specs = read_many(state, entries), read_many(jobs, entries)
+    end
+  end
+  local id = entries[entry]
+  local line, spec = entry_lines[entry], entry_specs[entry]
+  if not line and not spec or decided[id] or given[id] then
+    return false
+  end
+  local priority = source.priority
+  next_job, next_head, next_seq = nil, nil, nil
+  next_head, next_seq = fresh_of(priority, line, spec)
+  if not next_head then
+    next_job = read_line(line or waiting_line(spec))
+    if not next_job or next_job.state ~= 'ready' or next_job.lane or rank(next_job) ~= priority then
+      return false
+    end
+    next_job.id, next_seq = id, next_job.seq
+  end
+  next_id, next_spec = id, spec
+  return true
+end
+
+local function found_job(kind, job)
+  next_kind, next_job = kind, job
+  next_id, next_spec, next_head, next_seq = job.id, nil, nil, job.seq
+  return kind
+end
+
+--- Read the next plain job, into next_id and so on. `most` more can be used. Returns nil at the end of the list.
+local function peek_plain(most)
+  if next_kind then
+    return next_kind
+  end
+  local from = source
+  local job = from.returning and from.returning[from.returned]
+  if job then
+    return found_job('returning', job)
+  end
+  local length = from.length
+  while entries_read < length and skipped <= sweep_max do
+    if read_entry(most) then
+      next_kind = 'list'
+      return next_kind
+    end
+    skipped = skipped + 1
+    read_now('tombstones')
+    entry, entries_read = entry + 1, entries_read + 1
+  end
+  job = entries_read == length and from.joining and from.joining[from.joined]
+  if job then
+    return found_job('joining', job)
+  end
+  return nil
+end
+
+--- Return the job that was read, and go on to the next: id, spec, head, place in line, its record, if it was read,
+--- and its line, if it has one.
+local function pass_plain()
+  local line
+  if next_kind == 'list' then
+    line = entry_lines[entry]
+    given[next_id] = true
+    entry, entries_read = entry + 1, entries_read + 1
+  elseif next_kind == 'returning' then
+    source.returned = source.returned + 1
+  else
+    source.joined = source.joined + 1
+  end
+  next_kind = nil
+  return next_id, next_spec, next_head, next_seq, next_job, line
+end
+
+--- Take the plain job that was found, and those behind it on the page as long as they were never claimed either. Only while
+--- nothing else can come first, since nothing else is looked at.
+local function take_run()
+  local priority, at = source.priority, entry
+  local id, spec, head, seq = next_id, next_spec, next_head, next_seq
+  local usual = head                  -- most jobs of a run begin alike: that is cheaper to see than by patterns
+  local beginning = head .. ' seq='
+  local beginning_of_line = 'ready ' .. beginning
+  repeat
+    given[id] = true
+    local is_last = take(id, spec, '', '', head, seq, nil)
+    at = at + 1
+    id = entries[at]
+    spec = entry_specs[at]
+    if is_last or not spec or given[id] or decided[id] then
+      break
+    end
+    local line = entry_lines[at]
+    if not line then
+      seq = spec:find(beginning, 1, true) == 1 and spec:match('^%d+', #beginning + 1)
+    elseif beginning_of_line and line:find(beginning_of_line, 1, true) == 1 then
+      seq = line:match('^(%d+) since=%d+$', #beginning_of_line + 1)
+    else
+      seq, beginning_of_line = nil, nil   -- lines with names or keys are all different
+    end
+    if seq then
+      head = usual
+    else
+      head, seq = fresh_of(priority, line, spec)
+    end
+  until not head
+  entry, entries_read, next_kind = at, entries_read + at - entry, nil
+end
+
+--- Return the task of the job that was read.
+local function next_task()
+  return next_job and next_job.task or next_head:match('^task=(%S+)')
+end
+
+--- Collect what is left in the sources of this priority. Returns how many jobs that are.
+local function close_source()
+  local from, priority = source, source.priority
+  local left = from.length - entries_read
+  if entries_read > 0 then
+    passed[priority] = entries_read
+  end
+  for i = from.returned, from.returning and #from.returning or 0 do
+    local job = from.returning[i]
+    local list = left_heads[priority] or {}
+    has_left, left_heads[priority] = true, list
+    list[#list + 1] = {job.id, count(job, 'seq')}
+    left = left + 1
+  end
+  for i = from.joined, from.joining and #from.joining or 0 do
+    local list = left_tails[priority] or {}
+    has_left, left_tails[priority] = true, list
+    list[#list + 1] = from.joining[i].id
+    left = left + 1
+  end
+  return left
+end
+
+--- Write the plain lists.
+local function write_plain_jobs()
+  for priority = 0, 3 do
+    local gone, back, new = passed[priority], left_heads[priority], left_tails[priority]
+    if gone then
+      redis.call('LTRIM', ready[priority], digits(gone), '-1')
+    end
+    if back then
+      return_ready(priority, back)
+    end
+    if new then
+      call_many('RPUSH', ready[priority], new)
+    end
+  end
+  if skipped > 0 then
+    set_fact('tombstones', math.max(0, fact('tombstones') - skipped))
+  end
+end

@@ -1,0 +1,56 @@
+--[[ id_overdue: frees the id of a job that waits past its deadline, for a job that asks for the id. No claim of the
+old job may begin, so it expires before the call looks who has the id. Otherwise the new job would be a duplicate of
+one that never runs, for as long as no worker claims.
+
+A job that has failed or lost a worker keeps its id: it will be dead (see sweep/expiry). So does one that was claimed
+and whose id is remembered: that holds after its end, too.
+
+The list `overdue_here` has what the event says of each job.
+
+Keys: state
+Lists: overdue_here
+Uses: call(now_text now) parts(list_of) state(read_line count) removal(end_job) deadline(is_over) unqueue(unqueue)
+    emit(emit) batch(read_many) idempotency(leave_id)
+]]
+
+local lists = {}
+
+--- Whether a job gives up its id: it waits past its deadline and does not keep the id.
+local function gives_up_id(job)
+  local is_waiting = job and (job.state == 'ready' or job.state == 'scheduled')
+  if not is_waiting or not is_over(job, now) or count(job, 'failed') > 0 or count(job, 'lost') > 0 then
+    return false
+  end
+  return not (job.claim and job.once and tonumber(job.once) > now)
+end
+
+--- Expire those of these jobs that are overdue. `live` says by record whether Redis has its job; it is false for
+--- these afterwards.
+local function expire_overdue(ids, live)
+  local asked, records = {}, {}
+  for i = 1, #ids do
+    if live[i] then
+      asked[#asked + 1], records[#records + 1] = ids[i], i
+    end
+  end
+  local lines, gone = read_many(state, asked), {}
+  for k = 1, #asked do
+    local id, job = asked[k], read_line(lines[k])
+    if not gone[id] and gives_up_id(job) then
+      gone[id] = true
+      unqueue(id, job)
+      end_job(id, job, 'expired')
+      leave_id(id)
+      local events = list_of(lists, 'overdue_here')
+      events[#events + 1] = '["' .. id .. '",null]'
+    end
+    if gone[id] then
+      live[records[k]] = false
+    end
+  end
+end
+
+--- Runs before the events of the jobs that ask for these ids.
+local function append(actor)
+  emit('expired', now_text, actor, lists.overdue_here)
+end

@@ -1,0 +1,63 @@
+--[[ fences: decides who may end a claim, and logs refusals.
+
+It compares the fence and the worker. A fence alone may be given twice: a snapshot that is loaded a second time, by a
+clock that is behind, may begin an epoch that the workers of its first life have seen.
+
+Keys: state jobs
+Args: each each_count column worker
+Uses: emit(emit) batch(read_many)
+]]
+
+--- Return what a job's line says if this worker holds it under this fence.
+local function mark_of(fence)
+  return ' fence=' .. fence .. ' by=' .. worker .. ' '
+end
+
+--- Return why this worker may not settle a job with this line: `gone`, or `stale` if its claim is not in force; nil
+--- if it may. Only a claimed job's line has a fence. A job without a line waits, and its id may have been used
+--- before. A line that is longer than scripts write is kept as it is, for the doctor.
+local function refusal_of(id, line, fence)
+  if not line then
+    return redis.call('HEXISTS', jobs, id) == 1 and 'stale' or 'gone'
+  elseif #line > LINE_MAX or not line:find(mark_of(fence), 1, true) then
+    return 'stale'
+  end
+  return nil
+end
+
+--- Read the state lines of this call's records (id, fence, …). Returns one line or false per record; why each false
+--- one is refused; the ids and fences; and a table whose keys are the ids of the others. A record that names a job a
+--- second time finds it gone.
+local function read_held()
+  local ids, fences, held, refusals, seen = column(1), column(2), {}, {}, {}
+  local lines = read_many(state, ids)
+  local last, mark   -- nearly all of a call were claimed together
+  for i = 1, each_count do
+    local id, line, fence = ids[i], lines[i], fences[i]
+    if fence ~= last then
+      last, mark = fence, mark_of(fence)
+    end
+    if line and not seen[id] and #line <= LINE_MAX and line:find(mark, 1, true) then
+      held[i], seen[id] = line, true
+    else
+      held[i], refusals[i] = false, seen[id] and 'gone' or refusal_of(id, line, fence)
+    end
+  end
+  return held, refusals, ids, fences, seen
+end
+
+--- Append one event for all refused records: `refusals` are the reasons, by record; nil without any. `outcome`
+--- is what the worker reported.
+local function emit_refused(refusals, outcome, at, by)
+  if not refusals or not next(refusals) then
+    return
+  end
+  local records = {}
+  for i = 1, each_count do
+    if refusals[i] then
+      local id, fence = each(i)
+      records[#records + 1] = '["' .. id .. '","' .. fence .. '","' .. outcome .. '","' .. refusals[i] .. '"]'
+    end
+  end
+  emit('settlement_refused', at, by, records)
+end

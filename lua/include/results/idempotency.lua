@@ -1,0 +1,174 @@
+--[[ idempotency: answers repeated calls: an id that is remembered (see include/results/results) is a duplicate,
+although its job has ended; and the call is the same only if task and arguments are.
+
+`remember` of a kind says for how long its ids are remembered, in ms from now. The digest of such a record is followed
+by ` =` and the call's digest, 32 hex digits, or nothing if calls are not compared. The lists `calls` and `plain` have
+both digests by record; `remembered` has by record the line in `results` of an id that is remembered, `stale` the line
+of one that no longer is, `alive` the lines of jobs that are alive; `left` has the ids that jobs give up in this call,
+`noted` by id which job it means since this call.
+
+Keys: results state
+Later: results_max results_max_bytes results_bytes
+Lists: alive calls left noted plain remembered stale
+Uses: call(now now_text) parts(list_of) meta(fact) batch(read_many)
+    results(keep_line keep_outcome drop_line forget_line once_in)
+]]
+
+local lists = {}
+
+--- Take the call's digest off a record's digest. Returns the rest; nil if the digest is invalid.
+local function want_memory(i, digest)
+  local plain, call_digest = digest:match('^(.*) =(%x*)$')
+  if plain then
+    list_of(lists, 'plain')[i], list_of(lists, 'calls')[i] = plain, call_digest
+  end
+  return plain
+end
+
+--- Read what is known of the ids. `live` says by record whether its job is alive.
+local function read_remembered(ids, live)
+  local calls = lists.calls or {}
+  local absent, places, compared, compared_at = {}, {}, {}, {}
+  for i = 1, #ids do
+    if not live[i] then
+      absent[#absent + 1], places[#places + 1] = ids[i], i
+    elseif calls[i] then
+      compared[#compared + 1], compared_at[#compared_at + 1] = ids[i], i
+    end
+  end
+  local lines = read_many(results, absent)
+  for k = 1, #absent do
+    local line = lines[k]
+    if line and once_in(line) then
+      list_of(lists, 'remembered')[places[k]] = line
+    elseif line then
+      list_of(lists, 'stale')[places[k]] = line
+    end
+  end
+  lines = read_many(state, compared)
+  for k = 1, #compared do
+    list_of(lists, 'alive')[compared_at[k]] = lines[k]
+  end
+end
+
+--- Return the reply to a call that would have the queue remember more than its bound; else nil. Ids that are
+--- remembered already are answered at the bound, too.
+local function refuse_full(live)
+  if not lists.calls then
+    return nil
+  end
+  local remembered, is_new = lists.remembered or {}, false
+  for i in pairs(lists.calls) do
+    is_new = is_new or not live[i] and not remembered[i]
+  end
+  local size = is_new and redis.call('HLEN', results)
+  if size and size >= fact('results_max') then
+    return {'refused', 'results_full', size, fact('results_max'), 'results_max'}
+  elseif size and fact('results_bytes') + RESULT_COST * size >= fact('results_max_bytes') then
+    return {'refused', 'results_full', size, fact('results_max_bytes'), 'results_max_bytes'}
+  end
+  return nil
+end
+
+--- A job gives up its id: later records of this call may take it.
+local function leave_id(id)
+  list_of(lists, 'left')[id] = true
+end
+
+--- Whether a job has given up its id in this call.
+local function has_left(id)
+  return lists.left ~= nil and lists.left[id] ~= nil
+end
+
+--- Whether the id of a record is remembered.
+local function is_id_remembered(i)
+  return lists.remembered ~= nil and lists.remembered[i] ~= nil
+end
+
+--- Whether Redis knows of ids whose jobs are no longer alive.
+local function knows_ids()
+  return lists.any == true
+end
+
+--- Return a record's digest without the call's digest, which want_memory has taken off.
+local function plain_digest(i)
+  return lists.plain[i]
+end
+
+--- Whether a record may not have its id: a job that is alive has it, or it is remembered, or this call has noted it
+--- of another job; and what is noted of it.
+local function is_taken_id(i, id, is_live)
+  if not lists.any then
+    return is_live, nil
+  end
+  local noted = lists.noted and lists.noted[id]
+  return is_live and not has_left(id) or is_id_remembered(i) or noted ~= nil, noted
+end
+
+--- Whether this call asks for ids to be remembered.
+local function has_calls()
+  return lists.calls ~= nil
+end
+
+--- Return what becomes of a record whose id is taken: its outcome, and the job that the id means, if that has
+--- another id. `first` is the record of this call that took the id, if one did; `noted` is what this call has noted
+--- of the id, if anything: the job that it means, and the record that asked for it, unless that job has replaced
+--- it.
+local function same_or_not(i, first, noted)
+  local calls, remembered, alive = lists.calls or {}, lists.remembered or {}, lists.alive or {}
+  local line = remembered[i] or alive[i]
+  local mine, known = calls[i], line and line:match(' call=(%x+)') or calls[first or noted and noted.record]
+  if mine and mine ~= '' and known and known ~= '' and known ~= mine then
+    return 'mismatch', '-'
+  end
+  if noted then
+    return 'held', noted.job
+  end
+  local same = remembered[i] and remembered[i]:match('^same job=(%S+)')
+  if same then
+    return 'held', same
+  end
+  return 'duplicate', '-'
+end
+
+--- Return the fields of an accepted job's line about its id; and what its event says, as JSON: until when the id is
+--- remembered, and the call's digest, if calls are compared. `window` is in ms.
+local function memory_of(i, window)
+  local once, call_digest = now + window, lists.calls[i]
+  if call_digest == '' then
+    return ' once=' .. once, once, nil
+  end
+  return ' once=' .. once .. ' call=' .. call_digest, once, '"' .. call_digest .. '"'
+end
+
+--- A job with this id is accepted: forget what was known of the job before.
+local function take_id(i, id)
+  local line = lists.stale and lists.stale[i]
+  if line then
+    forget_line(id, line)
+  elseif has_left(id) then
+    drop_line(id)
+  end
+end
+
+--- A job that waited is replaced by another one, which its id means from now on. `job` is its record.
+local function note_replaced(old, job, id)
+  local is_remembered = job.once and tonumber(job.once) > now
+  if is_remembered or job.keep then
+    if is_remembered then
+      list_of(lists, 'noted')[old] = {job = id}
+    end
+    keep_outcome(old, (is_remembered and 'same' or 'replaced') .. ' job=' .. id, now_text, nil, job.once, job.call, job.keep, '')
+  end
+end
+
+--- Another job holds the name that a record asks for, and takes the record's place; the record's id means that job, too.
+local function note_same(i, id, holder, window)
+  local noted = list_of(lists, 'noted')
+  if lists.calls[i] and not noted[id] then
+    noted[id] = {record = i, job = holder}
+    take_id(i, id)
+    local once = memory_of(i, window)
+    keep_line(id, 'same job=' .. holder .. ' at=' .. now_text .. once, now + window)
+  end
+end

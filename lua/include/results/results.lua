@@ -1,0 +1,329 @@
+--[[ results: keeps what outlives jobs: ids that a producer may repeat, and results for clients that wait.
+
+While a job with the field `once` in its line lives, and up to that instant, another job of its id is a duplicate.
+When such a job leaves Redis, its id gets a field in `results`, and a member in `kept` at the instant at which both
+are forgotten. If its value is kept for a shorter time than its id, the member is at the value's end first, and then
+at the id's. An id is in `jobs` or in `results`, never in both. The field is one line:
+
+    OUTCOME at=MS [fence=F] [once=MS] [call=DIGEST]     succeeded at=1795225746504 fence=1795225746504-88 once=1795311906504 call=70c5…
+    same job=ID at=MS once=MS [call=DIGEST]             this id means the unique job ID
+
+OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. A
+line without `once` makes no id a duplicate. A job that left before its first claim is not remembered: it has done
+nothing.
+
+A job whose result is kept (the field `keep` of its line) leaves such a line, too, claimed or not. The line goes on
+with `task=NAME until=MS`, and with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if
+it has not; `audit=full` says that the log has the value. A job that another one replaced leaves `replaced job=ID
+at=MS until=MS`.
+
+`kept_bytes` in `meta` counts what is kept for clients that wait (load_of). Beyond `kept_max_bytes`, the value that is
+nearest its end is dropped: its line then says `value=evicted`, which `evicted` in `meta` counts; a line without a
+value is deleted, unless its id is remembered. What this call writes stays; but if there is no room after that, its
+values are left out, and their lines say `value=full`.
+
+The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts the bytes of
+all fields of `results`. Lists: `kept_lines` and `kept_marks`, ids with their lines and instants; `kept_values`, ids
+and values; `forgotten`, ids; `emptied`, ids that lose their value; `growth`, by how much `results_bytes`,
+`kept_bytes` and `evicted` grow, in this order.
+
+Fact: remembers
+With: results kept returned
+Later: results_bytes kept_bytes kept_max_bytes evicted
+Unread: results kept returned
+Lists: emptied forgotten growth kept_lines kept_marks kept_values
+Uses: call(now now_text) parts(list_of) meta(fact set_fact read_now) state(field_in)
+    batch(call_many add_many set_many read_many) digits(digits)
+]]
+
+local lists = {}
+local LOOKED_AT = '255'   -- the last of the results that are read to make room, counted from 0
+local last_keep, last_until   -- for how long the last result is kept, and until when, as text: many of a call are the same
+local last_line, last_load    -- a line and its load: jobs that ended in one call often have the same line
+
+local function reset()
+  last_keep, last_until, last_line, last_load = nil, nil, nil, nil
+end
+
+--- Return until when an id is remembered, by its line, if that is still to come; else nil. A client may have written
+--- any text there.
+local function once_in(line)
+  local once = whole_number(field_in(line, ' once='))
+  return once and once > now and once or nil
+end
+
+--- Return what a line adds to `kept_bytes`: the bytes of its value and, if its id is not remembered, the bytes of the
+--- line and its overhead.
+local function load_of(line)
+  if line ~= last_line then
+    last_line, last_load = line, tonumber(field_in(line, ' bytes=')) or 0
+    if line:find(' until=', 1, true) and not line:find(' once=', 1, true) then
+      last_load = last_load + #line + RESULT_COST
+    end
+  end
+  return last_load
+end
+
+--- Count bytes of lines, and of `kept_bytes`, up.
+local function grow(bytes, load)
+  local growth = list_of(lists, 'growth')
+  growth[1] = (growth[1] or 0) + bytes
+  growth[2] = (growth[2] or 0) + load
+end
+
+--- Count a line down, which is deleted.
+local function shrink(line)
+  grow(-#line, -load_of(line))
+end
+
+--- Check and read what the call needs before it writes these keys.
+local function meet_results()
+  if not lists.kept_lines then
+    check_keys()
+    read_now('results_bytes')
+    read_now('kept_bytes')
+    list_of(lists, 'kept_lines')
+  end
+end
+
+--- Keep a line for an id that has none, up to this instant. `load` is that of the line, if the caller knows it.
+local function keep_line(id, line, until_ms, load)
+  meet_results()
+  local lines, marks = list_of(lists, 'kept_lines'), list_of(lists, 'kept_marks')
+  lines[#lines + 1], lines[#lines + 2] = id, line
+  marks[#marks + 1], marks[#marks + 2] = until_ms, id
+  grow(#line, load or load_of(line))
+end
+
+--- Keep the line of a job that leaves, if its id is remembered or its result is kept. `once`, `call_digest` and
+--- `keep` are from its line; `more` is the part of the new line about the result; `value` goes into `returned`.
+--- Returns how the new line begins, up to `bytes`, and until when it is kept; nil if no result is kept.
+local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
+  local line, until_ms, load = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), '0', 0
+  once = once and whole_number(once)
+  local is_remembered = once and once > now
+  if is_remembered then
+    until_ms = digits(once)
+    line = line .. ' once=' .. until_ms .. (call_digest and ' call=' .. call_digest or '')
+  elseif not keep then
+    return
+  end
+  local beginning
+  if keep then
+    if keep ~= last_keep then
+      last_keep, last_until = keep, digits(now + (whole_number(keep) or 0))
+    end
+    line = line .. more .. ' until=' .. last_until
+    beginning = line
+    if value or tonumber(until_ms) < tonumber(last_until) then
+      until_ms = last_until
+    end
+    if value then
+      load = #value
+      line = line .. ' bytes=' .. digits(load)
+      local list = list_of(lists, 'kept_values')
+      list[#list + 1], list[#list + 2] = id, value
+    end
+    if not is_remembered then
+      load = load + #line + RESULT_COST
+    end
+  end
+  keep_line(id, line, until_ms, load)
+  return beginning, until_ms
+end
+
+--- Take back the line of a job of this call: a later record takes its id.
+local function drop_line(id)
+  local lines, marks = lists.kept_lines or {}, lists.kept_marks
+  for at = 1, #lines, 2 do
+    if lines[at] == id then
+      shrink(lines[at + 1])
+      for _ = 1, 2 do
+        table.remove(lines, at)
+        table.remove(marks, at)
+      end
+      return
+    end
+  end
+end
+
+--- Whether this call changes `results`.
+local function keeps_results()
+  return lists.kept_lines ~= nil
+end
+
+--- Keep the value of a job whose id is not remembered, with the line and the instant that keep_outcome returned for
+--- another job.
+local function keep_alike(id, beginning, until_ms, value)
+  local lines, marks, values, growth = lists.kept_lines, lists.kept_marks, lists.kept_values, lists.growth
+  local line = beginning .. ' bytes=' .. digits(#value)
+  local size = #lines
+  lines[size + 1], lines[size + 2] = id, line
+  size = #marks
+  marks[size + 1], marks[size + 2] = until_ms, id
+  size = #values
+  values[size + 1], values[size + 2] = id, value
+  growth[1], growth[2] = growth[1] + #line, growth[2] + #value + #line + RESULT_COST
+end
+
+--- Delete the line of an id.
+local function forget_line(id, line)
+  meet_results()
+  local forgotten = list_of(lists, 'forgotten')
+  forgotten[#forgotten + 1] = id
+  shrink(line)
+end
+
+--- Return the line with `reason` in place of its value; nil if it has no value.
+local function without_value(line, reason)
+  local other, found = line:gsub(' bytes=%d+', ' value=' .. reason)
+  if found == 0 then
+    return nil
+  end
+  grow(#other - #line, load_of(other) - load_of(line))
+  return other
+end
+
+--- What is kept of an id has expired: forget the id, or only its value if the id is remembered for longer.
+local function let_go(id, line)
+  local once = once_in(line)
+  if not once then
+    forget_line(id, line)
+    return
+  end
+  meet_results()
+  local marks, other = list_of(lists, 'kept_marks'), without_value(line, 'expired')
+  marks[#marks + 1], marks[#marks + 2] = digits(once), id
+  if other then
+    local lines, emptied = lists.kept_lines, list_of(lists, 'emptied')
+    lines[#lines + 1], lines[#lines + 2] = id, other
+    emptied[#emptied + 1] = id
+  end
+end
+
+--- Forget what has expired, at most `most` ids. Returns whether more may be left.
+local function forget_over(most)
+  local ids = redis.call('ZRANGEBYSCORE', kept, '-inf', now_text, 'LIMIT', '0', digits(most))
+  local lines = read_many(results, ids)
+  for i = 1, #ids do
+    let_go(ids[i], lines[i] or '')
+  end
+  return #ids == most
+end
+
+--- Whether more is kept than `kept_max_bytes`.
+local function is_too_much()
+  return fact('kept_bytes') + lists.growth[2] > fact('kept_max_bytes')
+end
+
+--- Drop the value of an id. Returns false if that makes no room: it has no value, or one that is shorter than the
+--- word for that.
+local function evict_value(id, line)
+  local other = line:gsub(' bytes=%d+', ' value=evicted')
+  local room = load_of(line) - load_of(other)
+  if room <= 0 then
+    return false
+  end
+  grow(#other - #line, -room)
+  local growth = lists.growth
+  growth[3] = (growth[3] or 0) + 1
+  local lines, emptied = lists.kept_lines, list_of(lists, 'emptied')
+  lines[#lines + 1], lines[#lines + 2] = id, other
+  emptied[#emptied + 1] = id
+  return true
+end
+
+--- Leave out values of this call for which there is no room.
+local function leave_out_values()
+  local lines, list, left = lists.kept_lines, list_of(lists, 'kept_values'), 0
+  local at_of = {}
+  for at = 1, #lines, 2 do
+    at_of[lines[at]] = at + 1
+  end
+  for at = 1, #list, 2 do
+    local place = at_of[list[at]]
+    local other = is_too_much() and without_value(lines[place], 'full')
+    if other then
+      lines[place] = other
+    else
+      list[left + 1], list[left + 2] = list[at], list[at + 1]
+      left = left + 2
+    end
+  end
+  for at = #list, left + 1, -1 do
+    list[at] = nil
+  end
+end
+
+--- Evict what is nearest its end if there is no room for what this call keeps.
+local function check()
+  if not lists.growth or lists.growth[2] <= 0 or not is_too_much() then
+    return
+  end
+  read_now('evicted')
+  local gone = {}
+  for _, ids in ipairs({lists.forgotten or {}, lists.emptied or {}}) do
+    for i = 1, #ids do
+      gone[ids[i]] = true
+    end
+  end
+  local ids, ends = {}, {}
+  local found = redis.call('ZRANGE', kept, '0', LOOKED_AT, 'WITHSCORES')
+  for at = 1, #found, 2 do
+    ids[#ids + 1], ends[#ends + 1] = found[at], tonumber(found[at + 1])
+  end
+  local lines = read_many(results, ids)
+  for i = 1, #ids do
+    if not is_too_much() then
+      return
+    end
+    local id, line = ids[i], lines[i]
+    if line and not gone[id] then
+      if ends[i] <= now then
+        let_go(id, line)
+      elseif not evict_value(id, line) and not line:find(' once=', 1, true) then
+        forget_line(id, line)
+      end
+    end
+  end
+  leave_out_values()
+end
+
+local function write()
+  call_many('HDEL', results, lists.forgotten)
+  call_many('HDEL', returned, lists.forgotten)
+  call_many('HDEL', returned, lists.emptied)
+  call_many('ZREM', kept, lists.forgotten)
+  call_many('HSET', results, lists.kept_lines)
+  if lists.kept_values then
+    set_many(returned, lists.kept_values)
+  end
+  if lists.kept_marks then
+    add_many(kept, lists.kept_marks)
+  end
+  local growth = lists.growth
+  if growth then
+    set_fact('results_bytes', math.max(0, fact('results_bytes') + growth[1]))
+    if growth[2] ~= 0 then
+      set_fact('kept_bytes', math.max(0, fact('kept_bytes') + growth[2]))
+    end
+    if growth[3] then
+      set_fact('evicted', fact('evicted') + growth[3])
+    end
+  end
+end
+
+--- A job ends. One that was never claimed has done nothing, so its id is not remembered. The values of jobs that
+--- succeed come with the call, see include/results/success_results.
+local function decide(id, _, job, outcome, fence)
+  if outcome == nil or outcome == 'dies' or outcome == 'succeeded' then
+    return false
+  end
+  local once, keep = job.claim and job.once, job.keep
+  if once or keep then
+    local more = keep and ' task=' .. job.task .. (job.reason and ' reason=' .. job.reason or '')
+    keep_outcome(id, outcome, outcome == 'dead' and job.since or now_text, fence, once, job.call, keep, more)
+    return true
+  end
+  return false
+end

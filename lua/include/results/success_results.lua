@@ -1,0 +1,83 @@
+--[[ success_results: keeps what handlers returned, and ends what else ends with jobs that succeed. Each line is
+decided on its own.
+
+Lines of jobs that were claimed together begin alike, up to their places in line; comparing that is cheaper than
+reading fields.
+
+Meta: remembers audit
+Later: backlog_bytes backlog_max_bytes
+Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike)
+]]
+
+local FULL = 43       -- `+`, before the digest of a value that the event carries
+local NO_VALUE = 33   -- `!`, before the reason why there is no value; no JSON begins with it
+local DIGEST_LENGTH = 32
+local BEHIND_ALIKE = '^%d+ since=%d+$'   -- the rest of a line after ` seq=`, if it has no deadline and no reason
+
+--- End a job that succeeded, and keep its result; see end_successes. Returns false if nothing ends with it. If the
+--- next job may end in the same way, it returns how the line of the result begins, until when that is kept, and the
+--- fence as the event has it. Else it returns nil: the next job's line has to be read.
+local function end_success(id, line, events, at, value, note)
+  local is_tied, once, keep = decide_parts(id, nil, line, 'succeeded'), nil, nil
+  if facts.remembers then
+    once, keep = field_in(line, ' once='), field_in(line, ' keep=')
+  end
+  if not once and not keep then
+    if is_tied then
+      return nil
+    end
+    return false
+  end
+  local fence, more, is_usual = field_in(line, ' fence='), keep and ' task=' .. field_in(line, ' task='), false
+  if keep and not value then
+    more = more .. ' value=not_kept'
+  elseif keep and value:byte() == NO_VALUE then
+    value, more = nil, more .. ' value=' .. value:sub(2)
+  elseif keep and note and note ~= '' then
+    local ending = '"]'
+    is_usual = not is_tied and not once and #note == DIGEST_LENGTH and note:byte() ~= FULL
+    if note:byte() == FULL then
+      note = note:sub(2)
+      if facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') then
+        ending, more = '",' .. cjson.encode(value) .. ']', more .. ' audit=full'
+      end
+    end
+    events[at] = '["' .. id .. '","' .. fence .. '","' .. note .. ending
+  end
+  local beginning, until_ms = keep_outcome(id, 'succeeded', now_text, fence, once, once and field_in(line, ' call='), keep, more, value)
+  if is_usual then
+    return beginning, until_ms, '","' .. fence .. '","'
+  end
+  return nil
+end
+
+--- Return how a line begins, up to its place in line; nil if anything but `since` follows that.
+local function alike_from(line)
+  local _, last = line:find(' seq=', 1, true)
+  return last and line:find(BEHIND_ALIKE, last + 1) and line:sub(1, last)
+end
+
+--- End jobs that succeeded. `lines` are those of the call's records, in order; false for a record that is refused. By
+--- the same index `given` has the values to keep: JSON, or `!` and the reason why it is missing. `notes` has the
+--- digest of each value, for the job's event. If `+` comes before the digest, the event gets the value as well,
+--- unless the log is at its bound. `ids` and `events` are those of the jobs that succeeded.
+local function end_successes(ids, lines, events, given, notes)
+  local at = 0
+  local alike                      -- how the last line begins that was read, if nothing ends with its job, or the usual…
+  local told, until_ms, fenced     -- …and what `end_success` returned for it
+  for i = 1, #lines do
+    local line = lines[i]
+    if line then
+      at = at + 1
+      local id, value, note = ids[at], given[i], notes[i]
+      local is_alike = alike and line:find(alike, 1, true) == 1 and line:find(BEHIND_ALIKE, #alike + 1)
+      if is_alike and told and value and note and #note == DIGEST_LENGTH and value:byte() ~= NO_VALUE then
+        events[at] = '["' .. id .. fenced .. note .. '"]'
+        keep_alike(id, told, until_ms, value)
+      elseif not is_alike or told then
+        told, until_ms, fenced = end_success(id, line, events, at, value, note)
+        alike = told ~= nil and alike_from(line)
+      end
+    end
+  end
+end

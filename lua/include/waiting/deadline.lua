@@ -1,0 +1,55 @@
+--[[ deadline: keeps the deadlines of jobs that wait: the instant by which a claim must begin.
+
+A job that waits and has a deadline has a member in `expiring` at that instant, so a claim finds it even if nothing
+comes near its place in line. Once the instant is over, a claim removes the member; whatever lets the job wait again
+adds it again. It ends with the job.
+
+Fact: ties
+Field: expires
+Keys: expiring
+Unread: expiring
+Lists: coming over
+Uses: parts(list_of) batch(call_many) digits(digits)
+]]
+
+local lists = {}
+
+--- Add a member to `expiring`, at this instant (Unix ms).
+local function note_coming(member, at)
+  local coming = list_of(lists, 'coming')
+  coming[#coming + 1], coming[#coming + 2] = at, member
+end
+
+--- Remove a member from `expiring`.
+local function note_over(member)
+  local over = list_of(lists, 'over')
+  over[#over + 1] = member
+end
+
+--- Note the deadline (Unix ms) of a job that waits. A value that a client has damaged is left to the doctor: Redis
+--- would refuse it as a score, after the first write.
+local function note_deadline(id, expires)
+  local at = whole_number(expires)
+  if at then
+    note_coming('job|' .. id, digits(at))
+  end
+end
+
+--- Whether a job's deadline is over, so that no claim of it may begin.
+local function is_over(job, at)
+  return job.expires ~= nil and tonumber(job.expires) <= at
+end
+
+local function decide(id)
+  note_over('job|' .. id)
+  return true
+end
+
+local function check()
+  check_keys()
+end
+
+local function write()
+  call_many('ZREM', expiring, lists.over)
+  call_many('ZADD', expiring, lists.coming)
+end

@@ -1,0 +1,11 @@
+--[[ due: reads when scheduled jobs are due.
+
+Keys: scheduled
+Uses: digits(digits)
+]]
+
+--- Return when the first scheduled member after the first `skip` ones is due, or nil.
+local function earliest_due(skip)
+  local first = redis.call('ZRANGE', scheduled, digits(skip), digits(skip), 'WITHSCORES')
+  return tonumber(first[2])
+end

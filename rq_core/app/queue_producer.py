@@ -1,0 +1,173 @@
+"""The part of an app that concerns whole queues: their settings, and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
+
+from rq_core.app.handles.bulk import ManyProducer
+from rq_core.app.producer import AuditPayload, spec_max
+from rq_core.errors import InvalidOption
+from rq_core.model.keys import check_name
+from rq_core.model.lib.checks import check_whole
+from rq_core.model.lib.durations import Duration, ms_of
+from rq_core.model.limits.limit import Limit
+from rq_core.model.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from rq_core.protocol.calls.caps import CapChange
+    from rq_core.protocol.engine.plan import Plan
+    from rq_core.protocol.operations import Operations
+    from rq_core.protocol.reads.scope_reads import ScopeStatus
+
+LIST_MAX: Final = 1_000_000_000
+"""Most scopes that are listed."""
+
+
+class QueueProducer(ManyProducer):
+    """A producer with the methods for settings and limits of queues. Threads may share one."""
+
+    # Queues.
+
+    def queue(
+        self,
+        name: str,
+        *,
+        lease: Duration | None = None,
+        dead_retention: Duration | None = None,
+        cap: int | None = None,
+        fair: str | Literal[False] | None = None,
+        weights: Mapping[str, int] | None = None,
+        audit_payload: AuditPayload | None = None,
+    ) -> None:
+        """Declare a queue's settings. A worker applies them when it starts; so does apply_settings.
+
+        ``lease`` is how long a claim is in force unless its worker extends it, ``dead_retention``
+        how long dead jobs are kept in Redis; both in seconds, or timedeltas. ``cap`` is how many of
+        the queue's jobs may be claimed at once. ``fair`` names the argument whose values share the queue:
+        among jobs of one priority each value is served in turn, in proportion to its weight (1, if
+        ``weights`` does not have it), however many jobs wait for the other values; False ends that.
+        ``audit_payload`` overrides App's for the jobs that this app enqueues here; it takes effect at
+        once. Options that are left out, or None, stay as they are. Raises InvalidName, InvalidOption.
+        """
+        changes: dict[str, int] = {}
+        kept = None if audit_payload is None else spec_max(audit_payload)
+        for field, option, value in (
+            ("lease_ms", "lease", lease),
+            ("dead_retention_ms", "dead_retention", dead_retention),
+        ):
+            if value is not None:
+                minimum = SETTINGS[field].minimum / 1000
+                changes[field] = ms_of(option, value, minimum=minimum)
+        given: object = fair
+        if given is not None and given is not False:
+            if not isinstance(given, str) or not given.isidentifier():
+                raise InvalidOption.of("fair", fair, "must be the name of an argument, or False")
+            changes["fair"] = 1
+        elif given is False:
+            changes["fair"] = 0
+        check_name("queue", name)
+        self.declared.set_queue(name, cap, "" if fair is False else fair, weights)
+        self.declared.settings.setdefault(name, {}).update(changes)
+        if kept is not None:
+            self._spec_max_of[name] = kept
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, int]]:
+        """The declared settings by queue, as Client.configure takes them."""
+        return MappingProxyType(self.declared.settings)
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the code declares: with a task, or with ``queue``."""
+        return list(dict.fromkeys([*self.declared.queues, *self.declared.settings]))
+
+    def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
+        """Write the declarations of ``queues`` to a server: settings, limits, and tasks' policies.
+
+        Returns the declarations that the server refuses, as sentences.
+        """
+        from rq_core.protocol.calls.caps import DECLARED_WHY
+
+        refused: list[str] = []
+        for queue in queues:
+            if self.declared.settings.get(queue):
+                yield from calls.admin.configure(
+                    queue, self.declared.settings[queue], why=DECLARED_WHY
+                )
+            limits = self.declared.limits(queue)
+            policies = self.declared.policies(queue)
+            refused += map(str, (yield from calls.caps.declare(queue, limits, policies)))
+        return refused
+
+    def apply_settings(self) -> None:
+        """Write what the code declares of queues and caps to the server, as a worker does when it starts.
+
+        Raises ServerUnavailable, ServerUnsuitable.
+        """
+        client = self.client
+        client.run(self.declaration(client.calls, *self.queues))
+
+    async def apply_settings_async(self) -> None:
+        """See apply_settings."""
+        client = self.async_client()
+        await client.run(self.declaration(client.calls, *self.queues))
+
+    # Caps.
+
+    def set_cap(
+        self,
+        queue: str,
+        scope: str,
+        limit: int | Limit | Literal["code"] | None,
+        *,
+        reason: str = "",
+        by: str | None = None,
+        version: int | None = None,
+    ) -> CapChange:
+        """Change a limit while everything runs; every worker follows at once.
+
+        ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
+        each key), or one key (send.tenant=acme). 0 stops the scope, None lifts the cap. Lowering a limit
+        ends no claim. "code" restores the limit that code declares; one key goes back to the limit of
+        its family. A number for a rate is per the rate's own window. With ``version``, CapConflict is
+        raised if the limit has another version by now; without it, the last change holds. Raises
+        InvalidOption, UnknownScope, NothingDeclared.
+        """
+        client, declared = self.client, self.declared.families(queue)
+        return client.run(
+            client.calls.caps.change(
+                queue, scope, limit, declared=declared, version=version, by=by, why=reason
+            )
+        )
+
+    async def set_cap_async(
+        self,
+        queue: str,
+        scope: str,
+        limit: int | Limit | Literal["code"] | None,
+        *,
+        reason: str = "",
+        by: str | None = None,
+        version: int | None = None,
+    ) -> CapChange:
+        """See set_cap."""
+        client, declared = self.async_client(), self.declared.families(queue)
+        return await client.run(
+            client.calls.caps.change(
+                queue, scope, limit, declared=declared, version=version, by=by, why=reason
+            )
+        )
+
+    def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
+        """Return the state of a queue's scopes: scopes that have limits, then keys in use, at most ``limit``."""
+        check_whole("limit", limit, 1, LIST_MAX)
+        client = self.client
+        return client.run(client.calls.reads.caps(queue, limit))
+
+    async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
+        """See caps."""
+        check_whole("limit", limit, 1, LIST_MAX)
+        client = self.async_client()
+        return await client.run(client.calls.reads.caps(queue, limit))

@@ -1,0 +1,195 @@
+"""A server in this process: the scripts as fakeredis can run them, and the clients that reach it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import redis
+
+from rq_core.app.clients import Connections
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
+from rq_core.connections.connection import Connection
+from rq_core.connections.pool import Pool
+from rq_core.connections.redis_errors import own_words
+from rq_core.connections.transport import SOCKET_TIMEOUT_S, Hear, PoolTransport
+from rq_core.connections.wait_thread import Waiter
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Patience, ReplyError
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.reads.wait_schedule import JobWait, Nothing
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import Script, build_script
+
+_REPLID: Final = """--[[ replid: the one history of a fake server, which has no INFO in scripts. ]]
+
+local function server_replid()
+  return string.rep('0', 40)
+end
+"""
+
+_CLOCK: Final = """--[[ clock: the server's time, and what the test has added to it.
+
+Keys: meta
+]]
+local function clock_ms()
+  local time = redis.call('TIME')
+  local added = redis.call('HGET', meta, 'test_clock_ms') or 0
+  local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
+  return now, string.format('%.0f', now)
+end
+"""
+
+
+@functools.cache
+def fake_variant() -> Variant:
+    """Return how the scripts must be changed for fakeredis."""
+    return Variant(includes={"replid": _REPLID, "clock": _CLOCK}, shebang=False)
+
+
+@functools.cache
+def fake_script(name: str) -> Script:
+    """Return the script as fakeredis can run it."""
+    return build_script(name, fake_variant())
+
+
+class FakeConnections(Connections):
+    """Clients of a fakeredis server of their own. Raises ImportError without fakeredis[lua]."""
+
+    def __init__(self, *, prefix: str) -> None:
+        super().__init__("fake://", prefix=prefix)
+        # A dictionary answers at once.
+        self.warns = False
+        try:
+            import fakeredis
+
+            # Without Lua, fakeredis would say no more than that it lacks EVALSHA.
+            import lupa  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "rq_core.testing runs on fakeredis with Lua: pip install 'fakeredis[lua]'"
+            ) from error
+
+        self._server = fakeredis.FakeServer()
+
+    def make_client(self) -> Client:
+        """Make a client of the fake server."""
+        return Client(self.url, transport=FakeTransport(self._server), calls=self._calls())
+
+    def make_async_client(self) -> AsyncClient:
+        """Make a client of the fake server for the running event loop."""
+        transport = FakeAsyncTransport(self._server)
+        return AsyncClient(self.url, transport=transport, calls=self._calls())
+
+    def make_waiter(self) -> Waiter:
+        """Make a waiter that looks once: jobs run when the test drains."""
+        return _FakeWaiter(self.make_client())
+
+    def _calls(self) -> Operations:
+        # There is no waiting for a server that is a dictionary.
+        patience = Patience(unsent=0, unknown=0)
+        return Operations(
+            Delivery(prefix=self.prefix, url=self.url, patience=patience, scripts=fake_script)
+        )
+
+
+class _FakeWaiter(Waiter):
+    """Looks at once, in the thread that waits."""
+
+    def begin(self, *waits: JobWait) -> None:
+        """End each wait with its job's state of now."""
+        for wait in waits:
+            found = self._client.run(self._client.calls.endings.look(wait.queue, [wait.id]))
+            wait.end(found.get(wait.id, Nothing.ALIVE))
+
+
+class _FakeConnection(Connection):
+    """A connection to a fakeredis server, which has no socket: redis-py's own methods lead to it."""
+
+    def is_ready(self) -> bool:
+        """Whether it is connected."""
+        return self.is_connected
+
+    def connect(self, within: float | None = None) -> None:  # noqa: ARG002 - it is there at once
+        """See Connection.connect."""
+        self._made.connect()
+        self._socket = self._made
+
+    def send(self, data: bytes) -> None:
+        """See Connection.send."""
+        self._made.send_packed_command([data])
+
+    def receive(self, count: int, replies: list[Any]) -> None:
+        """See Connection.receive."""
+        for _ in range(count):
+            try:
+                replies.append(self._made.read_response())
+            except redis.ResponseError as error:
+                replies.append(ReplyError(own_words(error)))
+
+    def wait_for(self, seconds: float | None) -> None:
+        """Do nothing: a fake server answers at once."""
+
+
+class FakeTransport(PoolTransport):
+    """A Transport to a fakeredis server. It sends and reads as redis-py would."""
+
+    def __init__(self, server: Any) -> None:
+        import fakeredis
+
+        fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
+        self._answer_within = SOCKET_TIMEOUT_S
+        self._pool = Pool(
+            fake.connection_pool, wait=SOCKET_TIMEOUT_S, make_connection=_FakeConnection
+        )
+
+    def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
+        """See Transport.exchange."""
+        known = [_known(command) for command in commands]
+        return _with_info(known, super().exchange(known, *how))
+
+
+class FakeAsyncTransport:
+    """A transport for asyncio to a fakeredis server. It never waits: the server is a dictionary."""
+
+    one_slot = False
+
+    def __init__(self, server: Any) -> None:
+        self._transport = FakeTransport(server)
+
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
+        """See Transport.exchange."""
+        return self._transport.exchange(commands, *how)
+
+    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
+        """See AsyncTransport.block."""
+        reply = self._transport.block(command, seconds)
+        if hear is not None:
+            hear(reply)
+        return reply
+
+    def place(self, key: str) -> object:
+        """See Transport.place."""
+        return self._transport.place(key)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._transport.close()
+
+
+def _known(command: Sequence[Any]) -> Sequence[Any]:
+    """A command as fakeredis knows it: no EVAL_RO, and no flags of a script."""
+    if command[0] not in ("EVAL", "EVAL_RO"):
+        return command
+    script = command[1]
+    return ["EVAL", script.partition("\n")[2] if script.startswith("#!") else script, *command[2:]]
+
+
+def _with_info(commands: Sequence[Sequence[Any]], replies: list[Any]) -> list[Any]:
+    """Answer INFO, which fakeredis lacks."""
+    return [
+        "redis_version:7.0.0" if command[0] == "INFO" else reply
+        for command, reply in zip(commands, replies, strict=True)
+    ]

@@ -1,0 +1,62 @@
+"""The changes of a job's row that need no other row: the row of a new job, and the fields that an event sets."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any, Final
+
+from rq_core.model.table.effects import Effect
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
+from rq_core.model.table.fields import COUNTERS
+from rq_core.model.table.machine import Event
+from sql_audit.store.job_rows import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, JobRow
+from sql_audit.store.schema.tables import JOB_COLUMNS
+from sql_audit.store.storable_text import clean
+
+TAKEN: Final = (
+    "id", "due_ms", "task",
+    *(f.name for f in JOB_EVENT_FIELDS[Event.ENQUEUED] if f.name in JOB_COLUMNS and f.name not in ("due_ms", "task")),
+)  # fmt: skip
+"""The fields of ``enqueued`` that go into the job's row."""
+_OF_ENTRY: Final = (
+    "queue", "complete", "last_epoch", "last_seq", "enqueued_at_ms", "since_ms", "null", "zero", "state", "ready_at_ms",
+)  # fmt: skip
+"""The other values of that row: jobs enqueued by one entry have them in common."""
+_PARTS: Final = {"job_id": 0} | {name: place for place, name in enumerate((*TAKEN, *_OF_ENTRY))}
+new_row: Final = itemgetter(
+    *(_PARTS.get(name, _PARTS["zero" if name in COUNTERS else "null"]) for name in JOB_COLUMNS)
+)
+"""Make the row of an enqueued job from the values of TAKEN, followed by those of _OF_ENTRY."""
+
+
+def take_fields(job: JobRow, effect: Effect, facts: dict[str, Any], at_ms: int) -> None:
+    """Change the fields that the table names."""
+    for name in effect.clears:
+        setattr(job, name, None)
+    for name in effect.zeroes:
+        setattr(job, name, 0)
+    for name, told in effect.takes:
+        value = facts[told]
+        setattr(job, name, 0 if value is None and name in COUNTERS else value)
+    for name in effect.takes_if_told:
+        if facts[name] is not None:
+            setattr(job, name, facts[name])
+    for name in effect.stamps:
+        setattr(job, name, at_ms)
+
+
+def waited_ms(job: JobRow) -> int | None:
+    if job.ready_at_ms is None or job.claimed_at_ms is None:
+        return None
+    return max(0, int(job.claimed_at_ms - job.ready_at_ms))
+
+
+def error_text(error: Any) -> tuple[str | None, str | None]:
+    """Type and message of an error, as text that SQL can keep and people can read."""
+    if not isinstance(error, dict):
+        return None, clean(str(error))[:ERROR_MESSAGE_MAX]
+    kind, message = error.get("type"), error.get("message")
+    return (
+        None if kind is None else clean(str(kind))[:ERROR_TYPE_MAX],
+        None if message is None else clean(str(message))[:ERROR_MESSAGE_MAX],
+    )

@@ -1,0 +1,349 @@
+"""The live jobs of one queue, replayed: their states, claims, holders and names (I2, I3, I4, I6, I9, I13, I14, I19).
+
+:class:`JobReplay` gets each event that happens to a job from :mod:`sql_audit.proof.replay.replay`, which knows the
+order and the numbers of events. It applies a wrong event too, after it has reported it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rq_core.model.table.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
+from rq_core.model.table.fields import TRAITS
+from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event, State
+from rq_core.model.unique_names import read_stands
+from sql_audit.proof.event_details import facts_in
+from sql_audit.proof.replay import contradictions
+from sql_audit.proof.replay.contradictions import Replacing
+from sql_audit.proof.replay.held_names import HeldNames, Windows
+from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_in
+from sql_audit.proof.replay.live_job import Record
+from sql_audit.proof.replay.log_findings import LogFindings
+from sql_audit.store.job_rows import EventRow
+
+CACHED_MAX: Final = 10_000
+"""Distinct details of claims whose scopes are kept as read."""
+
+_READY: Final = str(State.READY)
+_SCHEDULED: Final = str(State.SCHEDULED)
+_RUNNING: Final = str(State.RUNNING)
+_DEAD: Final = str(State.DEAD)
+_CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
+
+_SOURCES: Final = {
+    str(event): frozenset(str(t.source) for t in TRANSITIONS if t.event is event and t.source)
+    for event in Event
+}
+"""Event → the states in which a job may be when it happens."""
+
+SETTLEMENTS: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK})
+"""Events with which the holder of a claim ends it. (A cancelled job's claim may also end with its lease.)"""
+
+_MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
+"""A job's counter → the word for one of it, and the job's field with the limit."""
+_TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name != "name_stands"}
+"""A trait's name in an event → its name in a state line."""
+
+
+class JobReplay:
+    """The live jobs of a queue, and what they hold, at one event of its log."""
+
+    def __init__(self, found: LogFindings) -> None:
+        self.jobs: dict[str, Record] = {}
+        self.holders = Holders()
+        self.names = HeldNames()
+        self.windows = Windows()
+        self.replacing = Replacing()
+        self.open = True
+        """Whether jobs without an event in the log may be alive."""
+        self.is_paused = False
+        """Whether the queue was paused in this epoch, and not resumed since."""
+        self.restated = 0
+        """Events ``baseline`` that changed what the log said of a job."""
+        self._found = found
+        self._judge = found.judge
+        self._violated = found.violated
+        self._scopes_read: dict[str, ClaimScopes] = {}
+
+    def steps(self) -> dict[str, Callable[[EventRow, str], None]]:
+        """Return the method that replays each event of a job: it takes the row and the job's id."""
+        return {
+            **dict.fromkeys(map(str, EFFECTS), self._moved),
+            # Most events are of these, or they begin a life.
+            "enqueued": self._enqueued,
+            "claimed": self._claimed,
+            "succeeded": self._succeeded,
+            "discarded": self._discarded,
+            "replaced": self._replaced,
+            "restored": self._restored,
+            "baseline": self._baseline,
+            "settlement_refused": self._compare,
+            "freed": self._freed,
+        }
+
+    def forget(self) -> None:
+        """Forget all jobs: the log does not say what happened to them."""
+        self.replacing.forget()
+        self.is_paused = False
+        self.jobs.clear()
+        self.names.clear()
+        self.windows.forget()
+        self.holders.forget()
+        self.open = True
+
+    # A job's life, and the claim in force.
+
+    def _meet(self, row: EventRow, job_id: str) -> Record:
+        """The job of an event that meets one that is alive."""
+        record = self.jobs.get(job_id)
+        kind = row[4]
+        if record is None:
+            record = self.jobs[job_id] = Record(row[9])
+            if not self.open:
+                ends = kind in ONLY_CLAIM_ENDS
+                says = "ends a claim of" if ends else "happens to"
+                self._violated("I2" if ends else "I6", f"{says} a job that is not alive")
+        elif record.state is not None and record.state not in _SOURCES[kind]:
+            if kind in ONLY_CLAIM_ENDS:
+                self._violated(
+                    "I2", f"ends a claim, and none is in force: the job is {record.state}"
+                )
+            elif kind == "claimed" and record.state in _CLAIMED:
+                self._violated("I2", f"is claimed while claim {record.fence} is in force")
+            else:
+                self._violated("I6", f"{record.state} -{kind}-> is not a transition")
+        self._judge(contradictions.of_job(row, record))
+        return record
+
+    def _release(self, record: Record) -> None:
+        if record.held is not None:
+            self.holders.release(record.task, record.held)
+            record.held = None
+        record.fence = record.worker = None
+
+    def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
+        """End the claim in force, by an event that presents ``fence``. ``holder``: the worker whose claim it ends;
+        None: the event does not say."""
+        if record.fence is not None and fence != record.fence:
+            self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
+        elif holder is not None and record.worker is not None and holder != record.worker:
+            self._violated("I9", f"ends a claim of {holder}, in force is that of {record.worker}")
+        self._release(record)
+
+    def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
+        """Begin the life of a job."""
+        old = self.jobs.get(job_id)
+        if old is not None:
+            self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
+            self._release(old)
+            self.names.end(old.unique, job_id)
+        record = self.jobs[job_id] = Record(row[9], state)
+        self._judge(contradictions.of_claim(row, facts, state))
+        record.lane = facts.get("lane")
+        record.priority, record.due = facts.get("priority"), facts.get("due_ms")
+        record.claims = facts.get("claims", 0)
+        # Most jobs have no trait.
+        for name in _TRAITS.keys() & facts.keys():
+            setattr(record, _TRAITS[name], facts[name])
+        if record.unique is not None:
+            record.stands = read_stands(facts.get("name_stands"))
+            self._take_name(record, job_id, dead=state == _DEAD)
+        record.failures = facts.get("failures", 0)
+        record.losses = facts.get("losses", 0)
+        record.unknown = facts.get("unknown", 0)
+        record.max_attempts = facts.get("max_attempts")
+        record.max_losses = facts.get("max_losses")
+        return record
+
+    def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
+        """Let the job take its name, if its state entitles it to the name."""
+        if record.unique is None:
+            return
+        at_ms, stands = self._found.row[5], record.stands
+        if not stands.holds(dead=dead, claims=record.claims or 0) and (
+            stands.how != "until" or at_ms >= (stands.at_ms or 0)
+        ):
+            return
+        other = self.names.take(record.unique, job_id, stands, at_ms)
+        if other is not None:
+            self._violated("I13", f"takes the name {record.unique}, and job {other} holds it")
+
+    def _freed(self, row: EventRow, job_id: str) -> None:
+        """Free the job's name: an operator took it, or it was overdue, and another job takes it."""
+        name, record = facts_in(row[10])["unique_name"], self.jobs.get(job_id)
+        holder = self.names.free(name)
+        # A job that has ended may hold a name that no baseline has.
+        if holder != job_id and (holder is not None or (record is not None and not self.open)):
+            held = "none does" if holder is None else f"job {holder} does"
+            self._violated("I13", f"frees the name {name} as if this job held it, and {held}")
+        if record is not None and record.unique == name:
+            record.unique = None
+
+    def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
+        """Free or take the name of a job that was alive, or dead, as an event does."""
+        if state is None or state is State.DEAD:
+            self.names.end(record.unique, job_id)
+        elif event is Event.REQUEUED and record.stands.how == "done":
+            self._take_name(record, job_id)
+
+    def _use_id(self, row: EventRow, job_id: str) -> None:
+        """Report a job that begins while its id is remembered."""
+        until = self.windows.until(job_id)
+        if until is not None:
+            self._violated("I14", f"begins {until - row[5]} ms before its id is forgotten")
+
+    def _enqueued(self, row: EventRow, job_id: str) -> None:
+        facts = facts_in(row[10])
+        self._use_id(row, job_id)
+        state = _READY if facts.get("due_ms") is None else _SCHEDULED
+        self._begin(row, job_id, facts, state)
+        lane = facts.get("lane")
+        if lane is not None or state is _SCHEDULED or "seq" not in facts or "spec" in facts:
+            self._judge(contradictions.of_beginning(facts, row[5], row[9], state))
+        if self.replacing.by_jobs:
+            self.replacing.by_jobs.pop(job_id, None)
+
+    def _restored(self, row: EventRow, job_id: str) -> None:
+        facts = facts_in(row[10])
+        self._use_id(row, job_id)
+        self._begin(row, job_id, facts, facts["target"])
+        self._judge(contradictions.of_beginning(facts, row[5], row[9], facts["target"]))
+
+    def _discarded(self, row: EventRow, job_id: str) -> None:
+        if (old := self.jobs.get(job_id)) is not None:
+            self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
+        facts = facts_in(row[10])
+        self._judge(contradictions.of_discarded(facts, self.holders.limits.of(facts["scope"])))
+
+    def _claimed(self, row: EventRow, job_id: str) -> None:
+        record = self._meet(row, job_id)
+        detail = row[10]
+        listed = self._scopes_read.get(detail) if detail is not None else NOTHING
+        if listed is None:
+            listed = self._read_scopes(detail)
+        if record.held is not None:
+            self._release(record)
+        if record.claims is not None and row[7] != record.claims + 1:
+            self._violated("I4", f"is claim {row[7]}, the one before was {record.claims}")
+        if record.expires is not None and row[5] >= record.expires:
+            late_ms = row[5] - record.expires
+            self._violated("I19", f"begins {late_ms} ms after the job's deadline")
+        if self.is_paused:
+            self._violated("I6", "is claimed while the queue is paused")
+        record.state = _RUNNING
+        if record.unique is not None and record.stands.how == "claim":
+            self.names.end(record.unique, job_id)
+        record.claims = row[7]
+        record.fence = f"{row[1]}-{row[2]}"
+        record.worker = row[8]
+        record.held = listed.held
+        holders = self.holders
+        holders.hold(record.task, listed.held)
+        for says in holders.breaches(listed, row[5]):
+            self._violated("I3", says)
+        for says in holders.disagreements(record.task, record.lane, detail, listed):
+            self._violated("I3", says)
+
+    def _read_scopes(self, detail: str) -> ClaimScopes:
+        if len(self._scopes_read) >= CACHED_MAX:
+            self._scopes_read.clear()
+        listed = self._scopes_read[detail] = ClaimScopes.read(facts_in(detail).get("scopes"))
+        return listed
+
+    def _succeeded(self, row: EventRow, job_id: str) -> None:
+        record, facts = self._meet(row, job_id), facts_in(row[10])
+        self._end(record, facts.get("fence"), row[8])
+        if len(facts) > 1:
+            is_kept = None if record.priority is None else record.keep is not None
+            for says in contradictions.of_value(facts, is_kept=is_kept):
+                self._violated("I14", says)
+        self.names.end(record.unique, job_id)
+        self.windows.ended(job_id, Event.SUCCEEDED, record.claims, record.once)
+        del self.jobs[job_id]
+
+    def _replaced(self, row: EventRow, job_id: str) -> None:
+        self.replacing.add(facts_in(row[10])["by_job"], job_id)
+        self._moved(row, job_id)
+
+    def _compare(self, row: EventRow, job_id: str) -> None:
+        """Judge an event by what the log says of its job before."""
+        record, rule = self.jobs.get(job_id), contradictions.RULES.get(row[4])
+        if rule is not None and record is not None:
+            self._judge(rule(facts_in(row[10]), record, row))
+
+    # Any other event, by the table.
+
+    def _moved(self, row: EventRow, job_id: str) -> None:
+        event = Event(row[4])
+        effect, facts = EFFECTS[event], facts_in(row[10])
+        state = target(event, facts)
+        self._compare(row, job_id)
+        record = self._meet(row, job_id)
+        if event in CLAIM_ENDS:
+            holder = row[8] if event in SETTLEMENTS else facts.get("worker")
+            self._end(record, facts.get("fence"), holder)
+        elif state not in CLAIMED_STATES:
+            self._release(record)
+        elif record.fence is not None and facts.get("fence") != record.fence:
+            self._violated("I9", f"concerns fence {facts.get('fence')}, in force is {record.fence}")
+        for name, told in effect.takes:
+            if name in _MOST:
+                self._count(record, event, name, facts[told], state)
+        for name in effect.zeroes:
+            setattr(record, name, 0)
+        if "expires_ms" in effect.clears:
+            record.expires = None
+        if facts.get("lane") is not None:
+            record.lane = facts["lane"]
+        self._settle_name(record, job_id, event, state)
+        if state is None:
+            self.windows.ended(job_id, event, record.claims, record.once)
+            del self.jobs[job_id]
+        else:
+            record.state, record.due = str(state), facts.get("due_ms")
+            record.unknown = facts.get("unknown", record.unknown)
+            if event is Event.EDITED:
+                record.expires = facts.get("expires_ms")
+                record.priority = record.priority and facts["priority"]
+
+    def _count(
+        self, record: Record, event: Event, name: str, number: int, state: State | None
+    ) -> None:
+        """Judge a failure or a loss: it must have the next number, and kill the job at its limit."""
+        what, most = _MOST[name]
+        before, at_most = getattr(record, name), getattr(record, most)
+        # A job may die without having failed: no worker knew its task.
+        step = 0 if event is Event.DIED else 1
+        if before is not None and not before + step <= number <= before + 1:
+            self._violated("I4", f"is {what} {number}, the one before was {before}")
+        dead = state is State.DEAD
+        if at_most is not None:
+            early = dead and number < at_most and event is Event.LEASE_EXPIRED
+            if early or number > at_most or (number == at_most and not dead):
+                says = f"makes the job {state} at {what} {number} of at most {at_most}"
+                self._violated("I4", says)
+        setattr(record, name, number)
+
+    def _baseline(self, row: EventRow, job_id: str) -> None:
+        facts = facts_in(row[10])
+        old = self.jobs.pop(job_id, None)
+        fence, state = facts.get("fence"), facts.get("state")
+        held = held_in(facts.get("lane"))
+        if old is not None:
+            if not self.open and (old.state, old.fence) != (state, fence):
+                self.restated += 1
+            if old.held is not None and old.fence == fence:
+                held = old.held
+            self._release(old)
+            self.names.end(old.unique, job_id)
+        elif not self.open and state is not None:
+            self.restated += 1
+        if state is None:
+            return
+        record = self._begin(row, job_id, facts, state)
+        record.fence = fence
+        record.worker = facts.get("worker")
+        if state in _CLAIMED:
+            record.held = held
+            self.holders.hold(record.task, held)

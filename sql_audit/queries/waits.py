@@ -1,0 +1,269 @@
+"""The waits of a job: how long, for which scopes, and behind which claims.
+
+The answer comes from ``job_attempt`` and ``job``, which have the begin, the end and the scopes of each claim. Only the
+waits that no claim ended need the job's events.
+"""
+
+# ruff: noqa: S608 - statements are joined from constants; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, Row, text
+
+from rq_core.model.limits.scopes import scopes_of
+from sql_audit.errors import HistoryUnknown
+from sql_audit.mirror.projection import rebuild
+from sql_audit.queries.history import PrunedTo, history, pruned_after, unknown
+from sql_audit.queries.occupancy import COUNTED_MAX, holds, limit_in, ms_full, ms_spent, read_scopes
+from sql_audit.queries.pauses import JobPause, pauses_of
+from sql_audit.store.orphans import LOST_AT
+from sql_audit.store.schema.duration_classes import of_each_span
+from sql_audit.store.schema.tables import GONE, LOST
+
+NAMED_MAX: Final = 5
+"""How many of the jobs in front are named."""
+BEFORE_MAX: Final = 1_000
+"""Claims before a wait that are read to find out whether a rate was spent already."""
+
+_JOB: Final = text(
+    "SELECT queue, state, reason, lane, ready_at_ms, claimed_at_ms, finished_at_ms, due_ms, "
+    f"{LOST_AT} AS lost_at_ms FROM job j "
+    "WHERE job_id = :job_id AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) ORDER BY queue"
+)
+_WAITS: Final = text(
+    "SELECT claim, worker, ready_at_ms, claimed_at_ms, scopes FROM job_attempt "
+    "WHERE job_id = :job_id AND queue = :queue AND claimed_at_ms IS NOT NULL ORDER BY claimed_at_ms"
+)
+_MEANWHILE: Final = text(
+    of_each_span(
+        "SELECT job_id, task, claimed_at_ms, ended_at_ms, scopes FROM job_attempt a "
+        "WHERE queue = :queue AND job_id <> :job_id AND claimed_at_ms < :until",
+        ":since",
+        ":until",
+        order="DESC",
+    )
+)
+_BEFORE: Final = text(
+    of_each_span(
+        "SELECT claimed_at_ms, scopes FROM job_attempt a "
+        "WHERE queue = :queue AND claimed_at_ms < :since AND claimed_at_ms >= :earliest",
+        ":earliest",
+        ":since",
+        order="DESC",
+    )
+)
+_FORGOTTEN_AT: Final = text(
+    "SELECT MIN(at_ms) FROM mirror_loss WHERE queue = :queue AND epoch > :epoch AND epoch <= :restored"
+)
+_LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
+
+
+@dataclass(frozen=True, slots=True)
+class InFront:
+    """One scope that a job waited for, and who held it meanwhile."""
+
+    scope: str
+    limit: str
+    full_ms: int
+    """The time for which it was full during the wait; of a rate, spent."""
+    holders: int
+    """Claims of others under this scope that were in force at some time of the wait, or of a rate:
+    that began in it."""
+    named: list[str] = field(default_factory=list)
+    """The jobs of the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobWait:
+    """One wait of a job, from when it was ready until it was claimed."""
+
+    since_ms: int
+    until_ms: int
+    claim: int | None
+    """The claim that ended it; None: it goes on."""
+    worker: str | None
+    others_claimed: int
+    """Claims of other jobs that began meanwhile."""
+    in_front: list[InFront]
+    held_back_by: str | None
+    """The scope that was full, or spent, for most of it; None: none was."""
+    judged_from_ms: int | None = None
+    """If only the last of the claims that began meanwhile were read: the time from which on they are all. Counts are
+    then minimums, and durations begin at this time."""
+    ended: str | None = None
+    """Without a claim, how it ended all the same: ``cancelled``, ``lost`` or ``gone``, the last two with Redis'
+    memory of the job."""
+
+    @property
+    def waited_ms(self) -> int:
+        return self.until_ms - self.since_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Every wait of a job."""
+
+    job_id: str
+    queue: str
+    state: str
+    lane: str | None
+    due_ms: int | None
+    waits: list[JobWait]
+    pruned: PrunedTo | None = None
+    """If others may have been in front that were pruned since."""
+    pauses: list[JobPause] = field(default_factory=list)
+    """The times in which it was scheduled, or a lost worker had its claim."""
+
+
+def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
+    """Return the waits of a job, in each queue that has it. Raises HistoryUnknown if no queue has it."""
+    found = []
+    with engine.connect() as connection:
+        rows = connection.execute(_JOB, {"job_id": job_id, "queue": queue}).all()
+        for row in rows:
+            of = {"job_id": job_id, "queue": row.queue}
+            waits = [
+                _wait(connection, of, w.ready_at_ms, w.claimed_at_ms, w.claim, w.worker,
+                      read_scopes(w.scopes))
+                for w in connection.execute(_WAITS, of).all()
+                if w.ready_at_ms is not None
+            ]  # fmt: skip
+            for since_ms, until_ms, ended, lane in _without_claim(connection, job_id, row):
+                scopes = [[scope] for scope in (*scopes_of(lane or ""), "queue")]
+                wait = _wait(connection, of, since_ms, until_ms, None, None, scopes)
+                waits.append(replace(wait, ended=ended))
+            waits.sort(key=lambda wait: wait.since_ms)
+            pruned = pruned_after(connection, row.queue, waits[0].since_ms) if waits else None
+            found.append(Why(job_id, row.queue, row.state, row.lane, row.due_ms, waits, pruned))
+        if not found:
+            raise unknown(connection, job_id, queue)
+        last = {each.queue: _last_ms(connection, each.queue) for each in found}
+    return [replace(each, pauses=_pauses(engine, each, last[each.queue])) for each in found]
+
+
+def _last_ms(connection: Connection, queue: str) -> int:
+    return int(connection.execute(_LAST, {"queue": queue}).scalar_one() or 0)
+
+
+def _pauses(engine: Engine, why: Why, last_ms: int) -> list[JobPause]:
+    try:
+        return [*pauses_of(history(engine, why.job_id, why.queue), last_ms)]
+    except HistoryUnknown:
+        return []  # Its events were pruned.
+
+
+def _without_claim(
+    connection: Connection, job_id: str, job: Row[Any]
+) -> Iterator[tuple[int, int, str | None, str | None]]:
+    """The waits of a job that no claim ended: since and until when, what ended it (None: it goes on), and the lane."""
+    events = rebuild.events_of(connection, job.queue, [job_id])
+    for place, event in enumerate(events):
+        _, epoch, _, _, event_type, *_ = event
+        if event_type != "restored":
+            continue
+        # Its row begins again. What it was before, Redis had forgotten.
+        before = next(iter(rebuild.folded(job.queue, [job_id], events[:place], ())[0]), None)
+        if before is None:
+            continue  # It was pruned.
+        of = {"queue": job.queue, "epoch": before.last_epoch, "restored": epoch}
+        lost_at = connection.execute(_FORGOTTEN_AT, of).scalar_one()
+        if before.state == "ready" and before.ready_at_ms is not None and lost_at is not None:
+            yield before.ready_at_ms, lost_at, LOST, before.lane
+    if job.state == "scheduled" and job.due_ms is not None:
+        last = _last_ms(connection, job.queue)
+        if job.due_ms < last:
+            # It is due; a claim will notice.
+            yield job.due_ms, last, None, job.lane
+    if job.ready_at_ms is None:
+        return
+    claimed = job.claimed_at_ms is not None and job.claimed_at_ms >= job.ready_at_ms
+    if job.state == "ready":
+        yield job.ready_at_ms, _last_ms(connection, job.queue), None, job.lane
+    elif job.state in (LOST, GONE) and job.reason == "ready" and job.lost_at_ms is not None:
+        yield job.ready_at_ms, job.lost_at_ms, job.state, job.lane
+    elif job.state == "cancelled" and job.finished_at_ms is not None and not claimed:
+        yield job.ready_at_ms, job.finished_at_ms, job.state, job.lane
+
+
+def _wait(
+    connection: Connection,
+    of: dict[str, Any],
+    since_ms: int,
+    until_ms: int,
+    claim: int | None,
+    worker: str | None,
+    scopes: Sequence[Sequence[Any]],
+) -> JobWait:
+    until_ms = max(since_ms, until_ms)
+    others, judged_from_ms = _others(connection, of, since_ms, until_ms)
+    begun_ms, since_ms = since_ms, since_ms if judged_from_ms is None else judged_from_ms
+    in_front = []
+    for scope, *limit in scopes:
+        held = [
+            (job, begin, end, limit_in(theirs, scope))
+            for job, task, begin, end, theirs in others
+            if holds(scope, task, theirs)
+        ]
+        # A job that still waits carries no limits; the claims under its scopes do.
+        carried = [found for *_, found in held if found]
+        in_force = list(limit) or (carried[-1] if carried else None)
+        if not in_force or in_force == [None]:
+            continue
+        if len(in_force) == 3:
+            held = [h for h in held if h[1] >= since_ms]
+            words = f"{in_force[0]} per {in_force[1] / 1000:g} s"
+            before = _claims_before(connection, of, since_ms, in_force)
+            spenders = [at_ms for at_ms, theirs in before if limit_in(theirs, scope) is not None]
+            full_ms = ms_spent([*spenders, *(h[1] for h in held)], in_force, since_ms, until_ms)
+        else:
+            words = str(in_force[0])
+            full_ms = ms_full([(b, e) for _, b, e, _ in held], int(in_force[0]), since_ms, until_ms)
+        named = [job for job, *_ in held[-NAMED_MAX:]]
+        in_front.append(InFront(scope, words, full_ms, len(held), named))
+    others_claimed = sum(begin >= begun_ms for _, _, begin, _, _ in others)
+    longest = max(in_front, key=lambda each: each.full_ms, default=None)
+    held_back_by = longest.scope if longest is not None and longest.full_ms else None
+    return JobWait(
+        begun_ms, until_ms, claim, worker, others_claimed, in_front, held_back_by, judged_from_ms
+    )
+
+
+_Other = tuple[str, str | None, int, int | None, list[list[Any]]]
+"""A claim: its job, task, begin, end and scopes."""
+
+
+def _others(
+    connection: Connection, of: dict[str, Any], since_ms: int, until_ms: int
+) -> tuple[list[_Other], int | None]:
+    """The claims of others in force at some time of a wait, by their begin; and from when on they are all of them,
+    if there are more than COUNTED_MAX of a class.
+    """
+    bound = {**of, "since": since_ms, "until": until_ms, "most": COUNTED_MAX + 1}
+    rows = connection.execute(_MEANWHILE, bound).all()
+    ends: dict[int, list[int]] = {}
+    for row in rows:
+        # One that is in force has no end: its begin is what the next one lies before.
+        end = row.claimed_at_ms if row.ended_at_ms is None else row.ended_at_ms
+        ends.setdefault(row.part, []).append(end)
+    cut = [min(each) for each in ends.values() if len(each) > COUNTED_MAX]
+    judged_from_ms = min(until_ms, max(since_ms, *cut)) if cut else None
+    read = lru_cache(maxsize=1_000)(read_scopes)
+    others = [(r.job_id, r.task, r.claimed_at_ms, r.ended_at_ms, read(r.scopes)) for r in rows]
+    others.sort(key=lambda other: (other[2], other[0]))
+    return others, judged_from_ms
+
+
+def _claims_before(
+    connection: Connection, of: dict[str, Any], since_ms: int, rate: Sequence[int]
+) -> list[tuple[int, list[list[Any]]]]:
+    """Return the begins and the scopes of the last claims before a wait that a rate may still count, oldest first."""
+    most, window_ms, burst = rate
+    reaches_ms = window_ms + (burst * window_ms // most if most else 0)
+    bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}
+    found = sorted(connection.execute(_BEFORE, bound).all(), key=lambda row: row.claimed_at_ms)
+    return [(row.claimed_at_ms, read_scopes(row.scopes)) for row in found[-BEFORE_MAX:]]

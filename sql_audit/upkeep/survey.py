@@ -1,0 +1,286 @@
+"""The differences that a loss left between SQL and Redis: lost jobs, revived jobs, and forgotten ids and names.
+
+    for job in survey(client, database, "mail").lost:
+        print(job.job_id, job.was)
+
+A *lost* job is live or lost by SQL, and Redis does not have it. A *revived* job has ended by SQL, and Redis has it
+alive: it forgot the end.
+
+The order of the reads proves that a job is lost: Redis lacks it, then the mirror has everything that Redis had logged
+by then, then SQL still takes it for live or lost. So it cannot have ended without SQL, except in a gap of the log or in
+an entry in quarantine. A job without an event since then is *uncertain* (:mod:`sql_audit.mirror.possible_gaps`).
+"""
+
+# ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, bindparam, text
+
+from rq_core.connections.client import Client
+from rq_core.model.events import OutboxId
+from rq_core.model.keys import queue_keys
+from rq_core.model.state_line import read_job
+from rq_core.model.table.effects import JOB_ENDS
+from rq_core.model.table.machine import State
+from rq_core.model.unique_names import name_field, read_holder, read_stands
+from rq_core.protocol.calls.audit import Restoration
+from rq_core.protocol.reads.steps import read_lines
+from sql_audit.mirror.field_types import INTEGER_MAX
+from sql_audit.mirror.possible_gaps import Places
+from sql_audit.mirror.projection import rebuild
+from sql_audit.mirror.projection.fold import Folder
+from sql_audit.store import orphans
+from sql_audit.store.connection.database import Database
+from sql_audit.store.gaps import ended_by_baselines
+from sql_audit.store.job_rows import JobRow
+from sql_audit.store.schema.tables import GONE, LOST
+from sql_audit.upkeep.lost import JobLog, LostJob, job_logs, judge_lost
+from sql_audit.upkeep.windows import forgotten, in_force, name_restoration, names_in_force
+
+CHUNK: Final = 1_000
+"""Jobs that one read of Redis or SQL is about."""
+
+LIVE: Final = frozenset(str(state) for state in State)
+_LIVE: Final = ", ".join(map(repr, sorted(LIVE)))
+
+_KNOWN: Final = text(
+    f"SELECT job_id FROM job WHERE queue = :queue AND state IN ('{LOST}', {_LIVE}) "
+    "ORDER BY seq IS NULL, seq, enqueued_at_ms, job_id"
+)
+_STANDS: Final = text(
+    "SELECT job_id, task, state, reason, last_epoch, last_seq FROM job "
+    f"WHERE queue = :queue AND job_id IN :ids AND state IN ('{LOST}', '{GONE}', {_LIVE})"
+).bindparams(bindparam("ids", expanding=True))
+_TAKEN_SINCE: Final = text(
+    "SELECT job_id FROM job WHERE queue = :queue AND unique_name = :name AND job_id <> :job "
+    f"AND enqueued_at_ms >= :at AND enqueued_at_ms < :until AND state NOT IN ('{LOST}', '{GONE}') "
+    "ORDER BY enqueued_at_ms LIMIT 1"
+)
+"""A job that took the name of a lost one while the lost one would have held it, in the history that went on."""
+_FINISHED: Final = text(
+    "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
+    f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RevivedJob:
+    """A job that SQL saw finish, and that Redis, which forgot it, has alive: it will run again."""
+
+    job_id: str
+    finished: str
+    """The event that ended it."""
+    number: str
+    """The outbox id of that event's entry."""
+    state: str
+    """Its state in Redis now."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """The findings of :func:`survey`."""
+
+    lost: list[LostJob] = field(default_factory=list)
+    revived: list[RevivedJob] = field(default_factory=list)
+    forgotten: int = 0
+    """The number of ids that must be remembered after their jobs' ends, and that Redis has forgotten."""
+    names: int = 0
+    """The number of names that are held until an instant though their jobs have ended, and that Redis has forgotten."""
+
+
+class Differences(NamedTuple):
+    """The differences between Redis and SQL."""
+
+    missing: list[str]
+    """Ids that SQL takes for live or lost, and Redis does not have."""
+    revived: dict[str, str]
+    """State lines of jobs that have ended by what Redis forgot."""
+    windows: list[Restoration]
+    """Restorations of the ids that Redis has forgotten."""
+    names: list[Restoration]
+    """Restorations of the names that Redis has forgotten."""
+    last: str
+    """The last restore."""
+
+
+def survey(client: Client, database: Database, queue: str) -> Survey:
+    """Compare what SQL knows of a queue's jobs with what Redis has now.
+
+    A job that was enqueued or ended since the last mirrored entry may be missing, or be one too many:
+    ask when the mirror is level. Raises what Redis and SQL raise when they do not answer.
+    """
+    gap = find_differences(client, database, queue)
+    found = Survey()
+    for lost, _ in lost_jobs(database, queue, gap.missing):
+        found.lost.append(lost)
+    for revived, _ in revived_jobs(database, queue, gap.revived):
+        found.revived.append(revived)
+    found.forgotten, found.names = len(gap.windows), len(gap.names)
+    return found
+
+
+def find_differences(client: Client, database: Database, queue: str) -> Differences:
+    of_queue = {"queue": queue}
+    with database.readers.connect() as connection:
+        known = [
+            *connection.execute(_KNOWN, of_queue).scalars(),
+            *ended_by_baselines(connection, queue),
+        ]
+        finished = connection.execute(_FINISHED, of_queue).scalars().all()
+    calls = client.calls
+    meta = queue_keys(queue, calls.delivery.prefix)("meta")
+    (last,) = client.run(calls.delivery.ask([["HGET", meta, "restored"]], queue))
+    now_ms = _now_ms(client)
+    windows = _windows(client, database, queue, now_ms)
+    names = _names(client, database, queue, now_ms)
+    missing = [job_id for job_id, line in _lines(client, queue, known) if line is None]
+    revived = {job_id: line for job_id, line in _lines(client, queue, finished) if line is not None}
+    return Differences(missing, revived, windows, names, last or "-")
+
+
+def _now_ms(client: Client) -> int:
+    """Redis' clock."""
+    ((seconds, micros),) = client.run(client.calls.delivery.ask([["TIME"]]))
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _windows(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
+    """Return the restorations of ids of ended jobs that Redis neither remembers nor has alive."""
+    calls = client.calls
+    keys = queue_keys(queue, calls.delivery.prefix)
+    with database.readers.connect() as connection:
+        told = list(in_force(connection, queue, now_ms))
+    found: list[Restoration] = []
+    for begin in range(0, len(told), CHUNK):
+        chunk = told[begin : begin + CHUNK]
+        asked: list[list[Any]] = [["HMGET", keys("results"), *(record.id for record in chunk)]]
+        (known,) = client.run(calls.delivery.ask(asked, queue))
+        found += [record for record, line in zip(chunk, known, strict=True) if line is None]
+    alive = dict(_lines(client, queue, [record.id for record in found]))
+    return [record for record in found if alive[record.id] is None]
+
+
+def _names(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
+    """Return the restorations of names of ended jobs that no job has in Redis."""
+    keys = queue_keys(queue, client.calls.delivery.prefix)
+    with database.readers.connect() as connection:
+        told = list(names_in_force(connection, queue, now_ms).items())
+    found: list[Restoration] = []
+    for begin in range(0, len(told), CHUNK):
+        chunk = told[begin : begin + CHUNK]
+        asked: list[list[Any]] = [
+            ["HMGET", keys("slots"), *(name_field(name) for name, _ in chunk)]
+        ]
+        (held,) = client.run(client.calls.delivery.ask(asked, queue))
+        for (_, record), value in zip(chunk, held, strict=True):
+            until_ms = None if value is None else read_holder(value).until_ms
+            if value is None or (until_ms is not None and until_ms <= now_ms):
+                found.append(record)
+    return found
+
+
+def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield jobs with their state lines in Redis; None for a job that Redis does not have."""
+    calls = client.calls
+    keys = queue_keys(queue, calls.delivery.prefix)
+    for begin in range(0, len(ids), CHUNK):
+        chunk = ids[begin : begin + CHUNK]
+        lines = client.run(read_lines(calls.delivery, keys, chunk))
+        yield from zip(chunk, lines, strict=True)
+
+
+def lost_jobs(
+    database: Database, queue: str, ids: Sequence[str]
+) -> Iterator[tuple[LostJob, list[Restoration]]]:
+    """Yield the jobs that are still live or lost by SQL, in order; with each the restorations of the job, or of the id
+    and the name that outlive it."""
+    with database.readers.connect() as connection:
+        orphaned = orphans.ranges(connection, queue)
+        for begin in range(0, len(ids), CHUNK):
+            yield from _lost_chunk(connection, queue, ids[begin : begin + CHUNK], orphaned)
+
+
+def _lost_chunk(
+    connection: Connection, queue: str, ids: Sequence[str], orphaned: Sequence[orphans.Range]
+) -> Iterator[tuple[LostJob, list[Restoration]]]:
+    of_jobs = {"queue": queue, "ids": list(ids)}
+    stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
+    rows = rebuild.events_of(connection, queue, list(stands))
+    told = job_logs(rows, orphaned)
+    places = Places(connection, queue)
+    folds = Folder(queue, ()), Folder(queue, ())
+    for row in rows:
+        intake = rebuild.intake_of(row)
+        if intake is not None:
+            folds[1].add(intake)
+            if not orphans.in_any(intake.id, orphaned):
+                folds[0].add(intake)
+    for job_id in ids:
+        if job_id not in stands:
+            continue
+        row = stands[job_id]
+        uncertain = places.of(job_id, OutboxId(row.last_epoch, row.last_seq))
+        if row.state == GONE and uncertain is None:
+            continue  # A baseline has ended it since it was missed.
+        job = folds[0].touched.get(job_id) or folds[1].touched[job_id]
+        was = row.state if row.state in LIVE else row.reason
+        lost, record = judge_lost(job, told[job_id], was, uncertain, missing=row.state in LIVE)
+        if record is not None and (later := _taken_since(connection, queue, job)) is not None:
+            lost, record = replace(lost, over=f"job {later} has taken its name since"), None
+        window = (
+            name_restoration(job_id, job.unique_name, job.name_stands, 0) if lost.over else None
+        )
+        yield lost, [each for each in (record, window) if each is not None]
+
+
+def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
+    """Return the job that has taken the name of a lost one since, or None; also None if the lost one held it no
+    more."""
+    if job.unique_name is None:
+        return None
+    stands = read_stands(job.name_stands)
+    if stands.how == "claim" and job.claims:
+        return None
+    of_name = {
+        "queue": queue,
+        "name": job.unique_name,
+        "job": job.job_id,
+        "at": job.enqueued_at_ms,
+        "until": stands.at_ms if stands.how == "until" else INTEGER_MAX,
+    }
+    found: str | None = connection.execute(_TAKEN_SINCE, of_name).scalar()
+    return found
+
+
+def revived_jobs(
+    database: Database, queue: str, lines: dict[str, str]
+) -> Iterator[tuple[RevivedJob, Restoration | None]]:
+    """Yield each of these jobs that had ended and has had no other life since; with it the restoration of its id for
+    when the job is taken out, or None if the id is free."""
+    ids = list(lines)
+    with database.readers.connect() as connection:
+        orphaned = orphans.ranges(connection, queue)
+        for begin in range(0, len(ids), CHUNK):
+            chunk = ids[begin : begin + CHUNK]
+            told = job_logs(rebuild.events_of(connection, queue, chunk), orphaned)
+            for job_id in chunk:
+                end = told[job_id].end if job_id in told else None
+                if end is not None:
+                    yield _revived_job(lines[job_id], told[job_id], job_id, *end)
+
+
+def _revived_job(
+    line: str, told: JobLog, job_id: str, event: str, at: OutboxId
+) -> tuple[RevivedJob, Restoration | None]:
+    fields = read_job(job_id, line).fields
+    once, fence = fields.get("once"), told.fence
+    record = forgotten(
+        job_id, event, told.end_ms, None if once is None else int(once), fields.get("call"),
+        claimed=fence is not None, fence=fence,
+    )  # fmt: skip
+    return RevivedJob(job_id, event, str(at), line.partition(" ")[0]), record

@@ -1,0 +1,209 @@
+"""What the doctor finds and mends of kept results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rq_core.model.outcome import Cancelled, Kept, Succeeded
+from rq_core.model.result_encoding import pack_result
+from rq_core.protocol.reads.result_reads import Absent
+from tests.kit.consistency import assert_consistent
+from tests.kit.doctor import look, mend, named
+from tests.kit.seed import Seed
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url) as made:
+        made.enqueue("a", "b", keep_ms=HOUR)
+        made.complete(*made.claim().jobs, values={1: pack_result('"a"'), 2: pack_result('"b"')})
+        yield made
+
+
+def lose_a_value(seed: Seed) -> None:
+    seed.control.hdel(seed.keys("returned"), "a")
+
+
+def lose_all_values(seed: Seed) -> None:
+    seed.control.delete(seed.keys("returned"))
+
+
+def cut_a_value(seed: Seed) -> None:
+    seed.control.hset(seed.keys("returned"), "a", '"')
+
+
+def damage_a_byte_of_a_value(seed: Seed) -> None:
+    """It ended the doctor with a traceback, and its repair."""
+    seed.control.hset(seed.keys("returned"), "a", b'"\xff"')
+
+
+def damage_a_byte_of_a_line(seed: Seed) -> None:
+    line = seed.snapshot()["results"]["a"].encode()
+    seed.control.hset(seed.keys("results"), "a", line.replace(b"task=t", b"task=\xff"))
+
+
+def lose_a_deadline(seed: Seed) -> None:
+    seed.control.zrem(seed.keys("kept"), "a")
+
+
+def let_a_deadline_come_too_early(seed: Seed) -> None:
+    seed.control.zadd(seed.keys("kept"), {"a": seed.now})
+
+
+def leave_a_value_behind(seed: Seed) -> None:
+    seed.control.hset(seed.keys("returned"), "stray", "1")
+
+
+def put_another_value_in_its_place(seed: Seed, job_id: str = "a") -> None:
+    seed.control.hset(seed.keys("returned"), job_id, '"x"')
+
+
+def call_a_cancelled_job_a_success(seed: Seed) -> None:
+    """Its line, and a value with it."""
+    seed.enqueue("cancelled", keep_ms=HOUR)
+    seed.cancel("cancelled")
+    tell_of(seed, "cancelled", "a")
+
+
+def tell_of_the_job_that_had_the_id_before(seed: Seed) -> None:
+    line = seed.snapshot()["results"]["a"]
+    seed.enqueue("a", keep_ms=HOUR)
+    seed.complete(*seed.claim().jobs, values={1: pack_result('"n"')})
+    seed.control.hset(seed.keys("results"), "a", line)
+
+
+def tell_of(seed: Seed, job_id: str, other: str) -> None:
+    """Let a job have the result of another one."""
+    before = seed.snapshot()
+    seed.control.hset(seed.keys("results"), job_id, before["results"][other])
+    seed.control.hset(seed.keys("returned"), job_id, before["returned"][other])
+
+
+def miscount(seed: Seed) -> None:
+    seed.control.hset(seed.keys("meta"), "kept_bytes", "5")
+
+
+@pytest.mark.parametrize(
+    "plant, told",
+    [
+        (lose_a_value, "results"),
+        (lose_all_values, "results"),
+        (cut_a_value, "results"),
+        (damage_a_byte_of_a_value, "results"),
+        (damage_a_byte_of_a_line, "results"),
+        (lose_a_deadline, "kept"),
+        (let_a_deadline_come_too_early, "kept"),
+        (leave_a_value_behind, "returned"),
+        (put_another_value_in_its_place, "results"),
+        (call_a_cancelled_job_a_success, "results"),
+        (tell_of_the_job_that_had_the_id_before, "results"),
+        (miscount, "meta"),
+    ],
+    ids=lambda each: getattr(each, "__name__", each),
+)
+def test_a_difference_of_kept_results_is_named_and_mended(
+    seed: Seed, plant: Callable[[Seed], None], told: str
+) -> None:
+    assert [] == look(seed)
+    plant(seed)
+
+    assert told in named(look(seed))
+    assert [] == mend(seed)
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("plant", [put_another_value_in_its_place, lose_a_value])
+def test_no_caller_gets_a_value_that_is_not_the_handlers_and_the_others_stay(
+    seed: Seed, plant: Callable[[Seed], None]
+) -> None:
+    plant(seed)
+    mend(seed)
+
+    found = seed.client.run(seed.client.calls.endings.look("q", ["a", "b"]))
+    assert {
+        "a": Succeeded("a", missing="lost"),
+        "b": Succeeded("b", Kept('"b"', "t"), None),
+    } == found
+
+
+OF_OTHERS = pytest.mark.parametrize(
+    "plant, job_id",
+    [(call_a_cancelled_job_a_success, "cancelled"), (tell_of_the_job_that_had_the_id_before, "a")],
+)
+
+
+@OF_OTHERS
+def test_a_caller_gets_the_outcome_in_the_log_instead_of_a_result_of_another_job(
+    seed: Seed, plant: Callable[[Seed], None], job_id: str
+) -> None:
+    plant(seed)
+    mend(seed)
+
+    found = seed.client.run(seed.client.calls.endings.look("q", [job_id]))
+    own = {"cancelled": Cancelled("cancelled"), "a": Succeeded("a", Kept('"n"', "t"), None)}
+    assert {job_id: own[job_id]} == found
+    assert_consistent(seed.snapshot())
+
+
+@OF_OTHERS
+def test_a_result_of_another_job_goes_where_the_outbox_has_only_the_end_of_its_own(
+    seed: Seed, plant: Callable[[Seed], None], job_id: str
+) -> None:
+    plant(seed)
+    seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
+    mend(seed)
+
+    found = seed.client.run(seed.client.calls.endings.look("q", [job_id]))
+    assert {job_id: Absent(None)} == found
+
+
+def use_an_id_again_in_a_gap(seed: Seed) -> None:
+    """Entries are gone that had another job of the id, and its end."""
+    before = len(seed.snapshot()["outbox"])
+    run_again(seed)
+    again = [at for at, _ in seed.snapshot()["outbox"][before:]]
+    seed.enqueue("later")
+    seed.control.xdel(seed.keys("outbox"), *again)
+
+
+def use_an_id_again_in_an_unreadable_entry(seed: Seed) -> None:
+    """The entry of its end is one of another release."""
+    run_again(seed)
+    *rest, (at, told) = seed.snapshot()["outbox"]
+    assert told["type"] == "succeeded"
+    seed.control.delete(seed.keys("outbox"))
+    for entry_id, fields in (*rest[:-2], (at, told | {"type": "news"})):
+        seed.control.xadd(seed.keys("outbox"), fields, id=entry_id)
+
+
+def run_again(seed: Seed) -> None:
+    seed.enqueue("a", keep_ms=HOUR)
+    seed.complete(*seed.claim().jobs, values={1: pack_result('"n"')})
+
+
+@pytest.mark.parametrize(
+    "plant", [use_an_id_again_in_a_gap, use_an_id_again_in_an_unreadable_entry]
+)
+def test_a_result_of_a_job_whose_end_cannot_be_read_stays(
+    seed: Seed, plant: Callable[[Seed], None]
+) -> None:
+    """--repair removed it, since the last end that could be read was that of the job before."""
+    plant(seed)
+
+    assert "results" not in named(look(seed))
+    mend(seed)
+    found = seed.client.run(seed.client.calls.endings.look("q", ["a"]))
+    assert {"a": Succeeded("a", Kept('"n"', "t"), None)} == found
+
+
+def test_a_settlement_that_was_refused_after_a_jobs_end_does_not_hide_that_end(seed: Seed) -> None:
+    held = seed.running("c", keep_ms=HOUR)
+    seed.complete(held, values={1: pack_result('"c"')})
+    seed.complete(held)
+    put_another_value_in_its_place(seed, "c")
+
+    assert "results" in named(look(seed))

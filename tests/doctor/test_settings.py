@@ -1,0 +1,115 @@
+"""What a client writes into a queue's facts past the scripts is noticed, as far as the log says otherwise."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rq_core.doctor import Finding, Kind
+from rq_core.doctor.settings_check import SHOWN_MAX
+from rq_core.model.settings import FLAGS, SETTINGS
+from tests.kit.busy import Busy
+from tests.kit.doctor import look, mend
+from tests.kit.seed import Seed
+
+
+@pytest.fixture
+def seed(valkey_url: str) -> Iterator[Seed]:
+    """On one engine: the doctor reads a snapshot."""
+    with Seed(valkey_url) as made:
+        Busy(made)
+        yield made
+
+
+def only(found: list[Finding], kind: Kind) -> str:
+    (finding,) = found
+    assert finding.kind is kind
+    return finding.says
+
+
+@pytest.mark.parametrize("value", ["1", "garbage", "9" * 5_000])
+@pytest.mark.parametrize("name", [*SETTINGS, *FLAGS])
+def test_a_setting_that_the_log_does_not_have_is_named(seed: Seed, name: str, value: str) -> None:
+    seed.control.hset(seed.keys("meta"), name, value)
+
+    found = [each for each in look(seed) if each.kind is Kind.LOG_DIFFERS]
+
+    says = only(found, Kind.LOG_DIFFERS)
+    assert says.startswith(f"{name} is '{value[:20]}")
+    assert len(says) < 4 * SHOWN_MAX + 100
+
+
+def test_settings_that_were_changed_by_calls_are_no_finding(seed: Seed) -> None:
+    seed.client.run(seed.client.calls.admin.configure(seed.queue, {"lease_ms": 5_000}))
+    seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1}))
+    seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 0}))
+
+    assert look(seed) == []
+
+
+def test_a_pause_that_was_taken_back_by_hand_is_named(seed: Seed) -> None:
+    seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1}))
+    seed.control.hset(seed.keys("meta"), "paused", "0")
+
+    assert "paused is '0' in `meta`, '1' by the log" in only(look(seed), Kind.LOG_DIFFERS)
+    seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1}))
+    assert look(seed) == []
+
+
+def test_a_setting_that_the_log_has_forgotten_is_not_compared(seed: Seed) -> None:
+    seed.control.xtrim(seed.keys("outbox"), maxlen=1)
+    seed.control.hset(seed.keys("meta"), "paused", "1")
+
+    assert [each for each in look(seed) if "paused" in each.says] == []
+
+
+def test_settings_are_not_compared_after_a_gap_in_the_log(seed: Seed) -> None:
+    seed.enqueue("one-more")
+    entries = [entry for entry, _ in seed.control.xrange(seed.keys("outbox"))]
+    seed.control.xdel(seed.keys("outbox"), entries[-2])
+    seed.control.hset(seed.keys("meta"), "paused", "1")
+
+    assert [each for each in look(seed) if "paused" in each.says] == []
+
+
+def test_another_epoch_than_that_of_the_last_event_is_named(seed: Seed) -> None:
+    epoch = seed.control.hget(seed.keys("meta"), "epoch")
+    seed.control.hset(seed.keys("meta"), "epoch", "5")
+
+    assert f"the last event is of epoch {epoch}" in only(look(seed), Kind.LOG_DIFFERS)
+
+
+@pytest.mark.parametrize("limit", ["9", "none"])
+def test_a_limit_that_was_changed_by_hand_is_named(seed: Seed, limit: str) -> None:
+    seed.cap("tenant", 3)
+    stored = seed.control.hget(seed.keys("caps"), "tenant")
+    seed.control.hset(seed.keys("caps"), "tenant", f"{limit} {stored.partition(' ')[2]}")
+
+    says = [each.says for each in look(seed) if each.kind is Kind.LOG_DIFFERS]
+
+    assert f"the limit of tenant is {limit} in `caps`, 3 by the log: a client changed it" in says[0]
+
+
+ROWS: dict[str, Callable[[Seed], object]] = {
+    "w-lie": lambda seed: seed.control.hset(
+        seed.keys("workers"), "w-lie", '5 {"host":1}' + " " * 10_000
+    ),
+    "code|lie": lambda seed: seed.control.hset(seed.keys("workers"), "code|lie", "[" * 10_000),
+    "t-lie": lambda seed: seed.control.hset(seed.keys("tasks"), "t-lie", "[" * 10_000),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_unreadable_row_is_named(seed: Seed, name: str) -> None:
+    ROWS[name](seed)
+
+    says = only(look(seed), Kind.UNREADABLE)
+
+    assert name in says
+    assert len(says) < 4 * SHOWN_MAX
+
+
+def test_a_queue_that_was_made_again_is_measured_by_its_new_log(seed: Seed) -> None:
+    seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1, "lease_ms": 5_000}))
+    seed.control.delete(seed.keys("meta"))
+
+    assert mend(seed) == []

@@ -1,0 +1,109 @@
+"""Connections that lose what they should bring, at a moment that the test says."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
+from rq_core.protocol.engine.plan import Lost, Unsent
+
+
+def _is_call(command: Sequence[Any]) -> bool:
+    return command[0] in {"FCALL", "EVALSHA"}
+
+
+def is_claim(command: Sequence[Any]) -> bool:
+    """Whether a command claims jobs, with or without a report."""
+    return command[0] == "FCALL" and str(command[1]).split("_")[1] in {"claim", "turn"}
+
+
+class LossyTransport:
+    """A PoolTransport that can lose the replies of exchanges with script calls, after they were carried out.
+
+    ``lose`` says how many more times, ``keep`` how many of the replies still come; ``between`` is called after
+    each loss, so before the client sends again. ``flush`` makes the server forget its functions before the command
+    with that index. ``sent`` keeps every exchange.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._transport = PoolTransport(url)
+        self.lose = 0
+        self.keep = 0
+        self.unsent = 0
+        self.flush: int | None = None
+        self.between: Callable[[], Any] = lambda: None
+        self.sent: list[list[Sequence[Any]]] = []
+
+    def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
+        calls = any(_is_call(c) for c in commands)
+        if calls and self.unsent > 0:
+            self.unsent -= 1
+            return [Unsent("no connection, says the test")] * len(commands)
+        self.sent.append(list(commands))
+        replies = self._exchange(commands, *how, calls=calls)
+        if calls and self.lose > 0:
+            self.lose -= 1
+            self.between()
+            return [
+                *replies[: self.keep],
+                *[Lost("dropped by the test")] * (len(commands) - self.keep),
+            ]
+        return replies
+
+    def _exchange(self, commands: Sequence[Sequence[Any]], *how: Any, calls: bool) -> list[Any]:
+        if not calls or self.flush is None:
+            return self._transport.exchange(commands, *how)
+        at, self.flush = self.flush, None
+        mixed = [*commands[:at], ["FUNCTION", "FLUSH"], *commands[at:]]
+        replies = self._transport.exchange(mixed, *how)
+        return [*replies[:at], *replies[at + 1 :]]
+
+    def block(self, command: Sequence[Any], seconds: float) -> Any:
+        return self._transport.block(command, seconds)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    @property
+    def calls(self) -> list[Sequence[Any]]:
+        """Every script call that was sent."""
+        return [c for exchange in self.sent for c in exchange if _is_call(c)]
+
+
+class LossyAsyncTransport(AsyncPoolTransport):
+    """The same for asyncio: ``lose`` says how many exchanges with script calls still lose their replies; with
+    ``flush``, the server forgets its scripts before the second command of every pipeline."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.lose = 0
+        self.flush = False
+        self.flushed = 0
+
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
+        if self.flush and len(commands) > 1 and all(map(_is_call, commands)):
+            self.flushed += 1
+            first, *rest = commands
+            mixed = await super().exchange([first, ["SCRIPT", "FLUSH"], *rest])
+            return [mixed[0], *mixed[2:]]
+        replies = await super().exchange(commands, *how)
+        if self.lose > 0 and any(_is_call(c) for c in commands):
+            self.lose -= 1
+            return [Lost("dropped by the test")] * len(commands)
+        return replies
+
+
+class Counted(AsyncPoolTransport):
+    """Counts the exchanges with claims: ``sent`` so far, ``under_way`` now, ``most`` that were at once."""
+
+    sent = under_way = most = 0
+
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
+        if not any(map(is_claim, commands)):
+            return await super().exchange(commands, *how)
+        self.sent += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            return await super().exchange(commands, *how)
+        finally:
+            self.under_way -= 1

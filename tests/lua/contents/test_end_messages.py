@@ -1,0 +1,201 @@
+"""Ends of jobs are told to those who wait, once they are written. (That each end is told: tests/lua/test_matrix.py.)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.model.settings import LISTEN_MS
+from rq_core.protocol.calls import claims
+from tests.kit.consistency import assert_consistent
+from tests.kit.listener import Listener
+from tests.kit.seed import WORKER, Seed
+from tests.kit.servers import RedisServer
+
+
+def listens(seed: Seed) -> None:
+    seed.client.run(seed.calls.endings.listen(seed.queue))
+
+
+def test_ends_of_one_call_are_one_message(seed: Seed, listener: Listener) -> None:
+    seed.enqueue("a", "b", "c")
+    held = seed.claim().jobs
+    listener.listen(seed)
+
+    seed.turn(*held)
+
+    assert ["a", "b", "c"] == listener.told()
+
+
+def test_no_message_is_sent_for_a_job_that_lives_on(seed: Seed, listener: Listener) -> None:
+    seed.enqueue("retried", "rolled-back", "edited", delay_ms=0)
+    listener.listen(seed)
+    retried, rolled_back, edited = seed.claim().jobs
+    seed.fail(retried)
+    seed.rollback(rolled_back, edited)
+    seed.edit("edited", priority="high")
+
+    assert [] == listener.told()
+
+
+def test_no_message_is_sent_where_no_client_waits(seed: Seed, listener: Listener) -> None:
+    seed.enqueue("a", "b")
+    first, second = seed.claim().jobs
+    listener.listen(seed.of("other"))
+    listener.listen(seed)
+    seed.control.hdel(seed.keys("meta"), "awaited", "v")
+    seed.complete(first)
+    told = listener.told()
+    listens(seed)
+    seed.complete(second)
+
+    assert [] == told
+    assert ["b"] == listener.told()
+
+
+def test_messages_are_sent_for_a_minute_and_another_call_prolongs_it(
+    seed: Seed, listener: Listener
+) -> None:
+    seed.enqueue("a", "b", "c")
+    held = seed.claim().jobs
+    listener.listen(seed)
+    seed.advance(LISTEN_MS - 1)
+    seed.cancel("x")
+    listens(seed)
+    seed.advance(1)
+    seed.enqueue("d")
+    seed.cancel("d")
+    seed.advance(LISTEN_MS - 1)
+    seed.enqueue("e")
+    seed.cancel("e")
+
+    assert 3 == len(held)
+    assert ["d"] == listener.told()
+
+
+def test_a_second_client_that_waits_does_not_change_the_queues_facts(seed: Seed) -> None:
+    """Each change makes all calls read the facts again."""
+    seed.enqueue("a")
+    listens(seed)
+    version = seed.meta("v")
+    listens(seed)
+    seed.advance(LISTEN_MS // 2)
+    listens(seed)
+    same = seed.meta("v")
+    seed.advance(1)
+    listens(seed)
+
+    assert version == same
+    assert seed.meta("v") != same
+    assert str(seed.now + LISTEN_MS) == seed.meta("awaited")
+
+
+def test_messages_end_in_time_though_the_clock_goes_back(seed: Seed) -> None:
+    seed.enqueue("a")
+    listens(seed)
+    seed.clock.set(seed.now - 86_400_000)
+    listens(seed)
+
+    assert str(seed.now + LISTEN_MS) == seed.meta("awaited")
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_a_refused_settlement_sends_no_message(seed: Seed, listener: Listener, many: bool) -> None:
+    claim = seed.running("a")
+    other = [("b", claim.fence)] if many else []
+    listener.listen(seed)
+
+    seed.complete((claim.id, "1-1"), *other)
+    seed.fail((claim.id, "1-1"), verdict="final")
+    seed.turn((claim.id, "1-1"), limit=0)
+
+    assert [] == listener.told()
+
+
+@pytest.mark.damaged
+def test_a_call_that_stops_before_its_first_write_sends_no_message(
+    seed: Seed, listener: Listener
+) -> None:
+    """Its job has not ended."""
+    seed.enqueue("a", "b")
+    seed.dead("c")
+    (held,) = seed.claim(1).jobs
+    listener.listen(seed)
+    for script in (seed.cancel, seed.prune):
+        # What it remembers of the queue lets it get as far as its first write.
+        script("unknown")
+    seed.complete(("unknown", "1-1"))
+    seed.fail(("unknown", "1-1"))
+    seed.control.delete(seed.keys("outbox"))
+    slot = {"slot": "s", "number": 1}
+    for name, args, each in (
+        ("cancel", {**slot, "by": "x", "why": ""}, [("b",)]),
+        ("prune", {**slot, "by": "x", "why": ""}, [("c",)]),
+        ("complete", {**slot, "worker": WORKER}, [(held.id, held.fence)]),
+        (
+            "fail",
+            {**slot, "worker": WORKER},
+            [(held.id, held.fence, "final", 0, "gave_up", "null")],
+        ),
+    ):
+        made = seed.calls.delivery._script(name)
+        with pytest.raises(Exception, match="EPOCH"):
+            seed.control.execute_command(*made.filled(made.head(seed.keys), args, each))
+
+    assert [] == listener.told()
+
+
+def test_a_worker_without_the_channel_settles_and_denials_are_not_logged(
+    seed: Seed, listener: Listener
+) -> None:
+    """Redis notes each publish that is denied in its ACL LOG."""
+    seed.enqueue("a", "b")
+    first, second = seed.claim().jobs
+    listener.listen(seed)
+    seed.control.execute_command(
+        "ACL", "SETUSER", "deaf", "on", ">x", "+@all", "~*", "resetchannels"
+    )
+    seed.control.execute_command("ACL", "LOG", "RESET")
+    port = seed.control.connection_pool.connection_kwargs["port"]
+    try:
+        with Client(f"redis://deaf:x@127.0.0.1:{port}/0", calls=seed.calls) as deaf:
+            assert {} == deaf.run(claims.complete(seed.queue, WORKER, [(first.id, first.fence)]))
+            told = listener.told()
+            log = seed.control.execute_command("ACL", "LOG")
+    finally:
+        seed.control.execute_command("ACL", "DELUSER", "deaf")
+    seed.complete(second)
+
+    assert ([], []) == (told, log)
+    assert ["b"] == listener.told()
+
+
+def test_listening_makes_no_queue(seed: Seed) -> None:
+    """A client meets the queue first, as for each call; the queue has no job for that."""
+    with pytest.raises(RqCoreError):
+        seed.client.run(seed.calls.endings.listen("not a name"))
+    listens(seed)
+
+    assert {} == seed.snapshot()["jobs"]
+
+
+def test_a_server_without_the_command_ends_jobs_all_the_same(
+    start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    """The call stopped half-way, behind its event."""
+    settings = tmp_path / "renamed.conf"
+    settings.write_text("rename-command SPUBLISH hidden\n")
+    with Seed(start_redis(include=str(settings)).url) as seed:
+        seed.enqueue("a", "b")
+        held = seed.claim().jobs
+        listens(seed)
+
+        refused = seed.complete(*held)
+
+        assert {} == refused
+        assert {} == seed.snapshot()["state"]
+        assert_consistent(seed.snapshot())

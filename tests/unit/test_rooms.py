@@ -1,0 +1,104 @@
+"""The shape of the rooms: few modules in a folder, few lines in a module, and one module for each public name."""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("rq_core", "sql_audit")
+
+MODULES_MAX = 16
+"""The most modules of a folder: the names that a newcomer reads at once."""
+LINES_MAX = 450
+"""The most lines of a module."""
+SHARED_NAMES_MAX = 20
+"""The most public names that two or more modules define."""
+
+
+def modules() -> list[Path]:
+    """The Python modules of the packages and the Lua includes, by their paths in the repository."""
+    python = [path for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
+    lua = (ROOT / "lua" / "include").rglob("*.lua")
+    return sorted(path.relative_to(ROOT) for path in [*python, *lua])
+
+
+def full_folders(paths: Iterable[Path]) -> dict[str, int]:
+    """The folders that have too many modules, each with its number of modules."""
+    counts = Counter(path.parent for path in paths if path.name != "__init__.py")
+    return {str(folder): count for folder, count in counts.items() if count > MODULES_MAX}
+
+
+def long_modules(lines: dict[Path, int]) -> dict[str, int]:
+    """The modules that have too many lines, each with its number of lines."""
+    return {str(path): count for path, count in lines.items() if count > LINES_MAX}
+
+
+def public_names(source: str) -> set[str]:
+    """The public classes and functions that a module defines at its top level."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = [node for node in ast.parse(source).body if isinstance(node, kinds)]
+    return {node.name for node in nodes if not node.name.startswith("_")}
+
+
+def shared_names(sources: dict[Path, str]) -> dict[str, list[str]]:
+    """The public names that several modules define, each with these modules."""
+    where = defaultdict(list)
+    for path, source in sorted(sources.items()):
+        for name in public_names(source):
+            where[name].append(str(path))
+    return {name: paths for name, paths in sorted(where.items()) if len(paths) > 1}
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    assert {} == full_folders(modules())
+
+
+def test_no_module_has_too_many_lines() -> None:
+    assert {} == long_modules(
+        {path: len((ROOT / path).read_text().splitlines()) for path in modules()}
+    )
+
+
+def test_few_public_names_are_defined_in_two_modules() -> None:
+    shared = shared_names(
+        {path: (ROOT / path).read_text() for path in modules() if path.suffix == ".py"}
+    )
+
+    listing = "\n".join(f"{name}: {', '.join(paths)}" for name, paths in shared.items())
+    assert len(shared) <= SHARED_NAMES_MAX, f"{len(shared)} public names:\n{listing}"
+
+
+def test_no_lua_is_in_python() -> None:
+    """Except in the module that assembles scripts, and in the fake server of `testing`."""
+    found = {
+        str(path)
+        for path in modules()
+        if path.suffix == ".py" and re.search(r"redis\.p?call", (ROOT / path).read_text())
+    }
+
+    assert "rq_core/scripts/binding.py" in found
+    assert {"rq_core/scripts/binding.py"} == {
+        path for path in found if not path.startswith("rq_core/testing")
+    }
+
+
+@pytest.mark.parametrize(("count", "full"), [(16, {}), (17, {"rq_core/room": 17})])
+def test_a_folder_is_full_beyond_sixteen_modules(count: int, full: dict[str, int]) -> None:
+    paths = [Path("rq_core/room") / f"m{n}.py" for n in range(count)]
+
+    assert full == full_folders([Path("rq_core/room/__init__.py"), *paths])
+
+
+def test_a_module_is_long_beyond_450_lines() -> None:
+    assert {"b.py": 451} == long_modules({Path("a.py"): 450, Path("b.py"): 451})
+
+
+def test_methods_private_names_and_constants_are_not_counted_as_shared() -> None:
+    source = "class Job:\n    def run(self): ...\ndef _step(): ...\nLIMIT = 1\n"
+    other = "class Job: ...\nasync def run(): ...\ndef _step(): ...\nLIMIT = 2\n"
+
+    assert {"Job": ["a.py", "b.py"]} == shared_names({Path("a.py"): source, Path("b.py"): other})
