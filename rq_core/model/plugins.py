@@ -1,8 +1,8 @@
 """Entry points by which rq_core finds what other packages add, since it imports none of them.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name.
-``rq_core.audit``: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror`` and ``reader``. The
-protocols below say what each does.
+``rq_core.audit``: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and
+``questions``. The protocols below say what each does.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -84,6 +84,53 @@ class OpenReader(Protocol):
     def __call__(self, audit_url: str, /) -> AuditReader: ...
 
 
+class AuditQuestions(Protocol):
+    """Answers the questions of a page from one audit log. Threads may share it.
+
+    Answers are documents, as ``rq-core audit … --json`` prints them: times are Unix ms. Each raises RqCoreError if the
+    database does not answer in time.
+    """
+
+    def history(self, job_id: str, queue: str, /) -> dict[str, Any]:
+        """The ``events`` of a job, oldest first, and ``notes`` about what is missing. An unknown job has no events."""
+        ...
+
+    def why(self, job_id: str, queue: str, /) -> dict[str, Any] | None:
+        """The ``waits`` and ``pauses`` of a job, and its ``state``; None if the log does not know it."""
+        ...
+
+    def at(self, queue: str, at_ms: int, /) -> dict[str, Any]:
+        """The jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
+        ...
+
+    def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
+        """The last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        ...
+
+    def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
+        """How many claims ended how (``outcome``) in each minute; None: of all queues."""
+        ...
+
+    def errors(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
+        """The errors with which claims ended since then, by task, the most frequent first."""
+        ...
+
+    def findings(self) -> dict[str, Any]:
+        """The last ``losses``, ``gaps``, ``prunes``, and entries in ``quarantine``; the last ``proofs``."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class OpenQuestions(Protocol):
+    """Returns what asks the audit log at a URL; nothing is asked yet. Raises RqCoreError for a bad URL and for a driver
+    that is not installed."""
+
+    def __call__(self, audit_url: str, /) -> AuditQuestions: ...
+
+
 def commands() -> dict[str, EntryPoint]:
     """Return the commands of other packages, by name. Imports none of them."""
     return _points(COMMANDS)
@@ -114,6 +161,11 @@ def reader_opener() -> OpenReader:
     """Return the function that opens an audit log to read its state. Raises AuditNotConfigured if no installed package
     does."""
     return cast(OpenReader, _audit("reader"))
+
+
+def questions_opener() -> OpenQuestions:
+    """Return what opens an audit log for a page. Raises AuditNotConfigured if no installed package does."""
+    return cast(OpenQuestions, _audit("questions"))
 
 
 def _audit(name: str) -> object:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rq_core.model.plugins import AuditQuestions, LogOverview
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
-    from rq_core.protocol.reads.overview import Overview
+    from rq_core.protocol.reads.queue_load import Overview
 
 QUEUES_MAX: Final = 10
 """Queues that one page reads one by one."""
@@ -111,12 +111,12 @@ def _job(calls: Operations, now: Now) -> Plan[Any]:
 
 def _dead(calls: Operations, now: Now) -> Plan[Any]:
     if now.asked.queue is not None:
-        return [(yield from job_lists.dead(calls, now.asked.queue, ROWS_MAX))]
+        return [(yield from job_lists.dead_jobs(calls, now.asked.queue, ROWS_MAX))]
     queues = () if now.state is None else now.state.queues
     last = sorted((q for q in queues if q.dead and q.last_death), key=_death_ago)[:QUEUES_MAX]
     found: list[Any] = []
     for queue in last:
-        some = yield from job_lists.dead(calls, queue.queue, ROWS_MAX // len(last))
+        some = yield from job_lists.dead_jobs(calls, queue.queue, ROWS_MAX // len(last))
         found += [some]
     return found
 

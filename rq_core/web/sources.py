@@ -21,7 +21,7 @@ from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.plugins import AuditQuestions, LogOverview
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.reads.overview import Overview
+from rq_core.protocol.reads.queue_load import Overview
 
 WITHIN_S: Final = 1.7
 """Seconds within which a page has what it can have."""
@@ -50,7 +50,7 @@ class Sources:
             if audit_url is not None:
                 self._log = own.enter_context(shared_log(audit_url))
                 self._questions = own.enter_context(
-                    contextlib.closing(plugins.open_questions()(audit_url))
+                    contextlib.closing(plugins.questions_opener()(audit_url))
                 )
             self._of_redis = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-redis"))
             self._of_log = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-log"))

@@ -18,7 +18,7 @@ from rq_core.model.job import JobError, place_in
 from rq_core.model.plugins import LogOverview
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.table.machine import State
-from rq_core.protocol.reads.overview import Overview, QueueOverview
+from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.views.job import ended_document, ended_rows, job_rows
 from rq_core.views.jobs import job_document, listed_document, notes
 from rq_core.views.queues import queue_document, queue_notes, worker_document

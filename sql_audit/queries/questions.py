@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from sql_audit.errors import HistoryUnknown
-from sql_audit.queries import history, timeline
+from sql_audit.queries import history, moments, waits
 from sql_audit.queries.event_list import EVENTS, last_events
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
@@ -94,7 +94,7 @@ class LogQuestions:
 
         def ask(engine: Engine) -> dict[str, Any] | None:
             try:
-                (found,) = timeline.why(engine, job_id, queue)
+                (found,) = waits.why(engine, job_id, queue)
             except HistoryUnknown:
                 return None
             return dataclasses.asdict(found)
@@ -105,7 +105,7 @@ class LogQuestions:
         """Return how a queue was at a moment (Unix ms)."""
 
         def ask(engine: Engine) -> dict[str, Any]:
-            found = timeline.at(engine, queue, at_ms)
+            found = moments.at(engine, queue, at_ms)
             scopes = {
                 scope: {"cap": cap, "holders": holders}
                 for scope, (cap, holders) in found.scopes.items()
