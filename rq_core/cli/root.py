@@ -46,6 +46,7 @@ COMMANDS: Final[Commands] = {
         "top:top",
         "Show the state of the queues and what is wrong with them, again and again.",
     ),
+    "web": ("web:web", "Serve a web page of the queues, which changes nothing."),
     "metrics": ("metrics:metrics", "Serve the state of the queues to Prometheus."),
     "health": ("health:health", "Say whether the workers of this machine work."),
     "doctor": ("doctor:doctor", "Compare queues with their logs; mend differences."),

@@ -22,6 +22,14 @@ import click
 @click.option("--audit", "audit_url", default=None, help="An audit database.  [default: SQLite]")
 @click.option("--workers", type=click.IntRange(2, 32), default=2, show_default=True)
 @click.option("--keep", is_flag=True, help="Keep the server and the database to look inside.")
+@click.option(
+    "--web",
+    is_flag=False,
+    flag_value="127.0.0.1:8900",
+    default=None,
+    metavar="[HOST:PORT]",
+    help="Also serve the web page, until Ctrl-C.  [default: 127.0.0.1:8900]",
+)
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
 def demo(
     path: Path | None,
@@ -29,6 +37,7 @@ def demo(
     audit_url: str | None,
     workers: int,
     keep: bool,
+    web: str | None,
     as_json: bool,
 ) -> None:
     """Hash the files of Python's library, kill a worker, prove each was done once.
@@ -46,7 +55,7 @@ def demo(
 
     root = path or Path(sysconfig.get_path("stdlib"))
     try:
-        outcome = run_demo(root, redis_url, audit_url, workers, keep=keep)
+        outcome = run_demo(root, redis_url, audit_url, workers, keep=keep, web=web)
     except (RqCoreError, DemoFailed, OSError, SQLAlchemyError) as error:
         click.echo(f"demo: {describe_error(error)}", err=True)
         sys.exit(1)

@@ -32,11 +32,20 @@ FILES_MIN: Final = 50
 
 
 def run_demo(
-    root: Path, redis_url: str | None, audit_url: str | None, workers: int, *, keep: bool
+    root: Path,
+    redis_url: str | None,
+    audit_url: str | None,
+    workers: int,
+    *,
+    keep: bool,
+    web: str | None = None,
 ) -> DemoOutcome:
-    """Do everything, and tell it on standard output. Raises DemoFailed, RqCoreError or SQLAlchemyError."""
+    """Do everything, and tell it on standard output. Raises DemoFailed, RqCoreError or SQLAlchemyError.
+
+    ``web`` is the address of the web page, which stays until Ctrl-C; None: the demo has no page.
+    """
     with _place(keep) as place:
-        return _perform(root, place, redis_url, audit_url, workers, keep=keep)
+        return _perform(root, place, redis_url, audit_url, workers, keep=keep, web=web)
 
 
 @contextlib.contextmanager
@@ -72,6 +81,7 @@ def _perform(
     workers: int,
     *,
     keep: bool,
+    web: str | None,
 ) -> DemoOutcome:
     files = find_files(root)
     if len(files) < FILES_MIN:
@@ -96,9 +106,15 @@ def _perform(
             f"{len(files)} files below {root}, {len(larger(files))} of the larger to compress as well;"
             f" {workers} worker processes, a lease of 2 s"
         )
+        pages = contextlib.ExitStack()
+        page = None
+        if web is not None:
+            page = pages.enter_context(stage.page(web))
+            click.echo(f"the web page is at http://{web}/")
         try:
             deed = _work(stage, files, workers)
         except BaseException:
+            pages.close()
             _show_log(stage.log)
             if keep:
                 _show_keys(place, stage, own=redis_url is None)
@@ -118,6 +134,11 @@ def _perform(
             f"{outcome.lease_expired} leases of the killed worker expired; the last of these jobs was claimed again"
             f" {outcome.again_ms / 1000:.1f} s after the kill."
         )
+        if page is not None:
+            click.echo(f"The web page stays at http://{web}/ until Ctrl-C.")
+            with contextlib.suppress(KeyboardInterrupt), pages:
+                page.wait()
+                _show_log(stage.log)
         if keep:
             _show_keys(place, stage, own=redis_url is None)
         else:

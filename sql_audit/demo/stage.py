@@ -142,6 +142,15 @@ class Stage:
             for process in crew:
                 _end(process)
 
+    @contextlib.contextmanager
+    def page(self, listen: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The web page, while the body runs."""
+        process = self._start("rq_core.cli", "web", "--listen", listen)
+        try:
+            yield process
+        finally:
+            _end(process)
+
     def enqueue(
         self, task: Task[..., Any], files: list[Path], told: Callable[[int], None]
     ) -> list[str]:

@@ -5,5 +5,6 @@
 - ``moments``: a queue at one moment.
 - ``waits``, ``pauses``, ``occupancy``: what a job waited for; when it could not be claimed; how long a scope was full.
 - ``endings``: how jobs ended, for those who wait.
+- ``questions``: what a page asks: one job, one moment, minutes, findings.
 - ``reader``: what metrics ask again and again.
 """

@@ -131,6 +131,8 @@ SAY_NOTHING_OF_JOBS = {
     "worker": "its log is tested in tests/unit/test_support.py",
     "health": "the state of this machine's workers, from files of their own",
     "acl": "what it was given",
+    "web serve": "its pages are tested in tests/web/test_hostile.py",
+    "web token": "what it was given",
     "server run": "the embedded server",
     "server status": "the embedded server",
     "server stop": "the embedded server",
