@@ -1,4 +1,4 @@
-"""Where Redis' history left the one that SQL has.
+"""The point at which Redis' history left the history in SQL.
 
 A queue's history may go back: to an old snapshot, to a log without its tail, to a replica that lagged. It then goes
 on with a new epoch. Where it left, :func:`find_fork` sees by comparing what Redis still has with what SQL has, entry by
@@ -55,7 +55,7 @@ class Behind(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where Redis' history left the one that SQL has."""
+    """The point at which Redis' history left the history in SQL."""
 
     beginning: Beginning
     """With this epoch Redis' history went on."""
@@ -92,7 +92,7 @@ def find_fork(
     beginning: Beginning,
     restated_from: int,
 ) -> Fork | None:
-    """Where Redis' history left SQL's, if the epoch behind the anchor does not go on from it.
+    """Find the point at which Redis' history left SQL's, if the epoch after the anchor does not go on from it.
 
     Raises Behind if Redis must say again what lives before that can be mirrored; not of an epoch before
     ``restated_from``, since one with a baseline follows.

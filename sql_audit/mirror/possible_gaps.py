@@ -63,7 +63,7 @@ class Places:
         return at and f"its end may lie in entry {at}, which is in quarantine"
 
     def unread(self, job_id: str, last: OutboxId) -> OutboxId | None:
-        """The first entry in quarantine behind ``last`` that names a job."""
+        """Return the first entry in quarantine after ``last`` that names a job."""
         return next((at for at in self._naming(job_id) if at > last), None)
 
 

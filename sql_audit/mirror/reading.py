@@ -200,7 +200,7 @@ class Reader:
         )
 
     def accepted(self) -> None:
-        """SQL has the batch: whatever was refused is behind it."""
+        """Forget the refusals, since SQL has the batch, and double a reduced size of batches."""
         self._refusals.clear()
         if self._entries_max is not None:
             self._entries_max *= 2

@@ -48,7 +48,7 @@ PARTITIONS_AGAIN_S: Final = 30.0
 LAG_EVERY_S: Final = 10.0
 """Seconds between two measurements of the mirror's lag."""
 LAG_TOLD: Final = 10_000
-"""Events behind, from which on it says so."""
+"""Lag, in events, from which on the mirror logs it."""
 DRAIN_S: Final = 10.0
 """Seconds after a stop within which what is left is mirrored."""
 RECLAIM_S: Final = 2.0
@@ -233,7 +233,7 @@ class Service:
         self._is_source = True
 
     def _known_queues(self) -> list[str]:
-        """The queues of Redis, and those of SQL: a Redis that lost everything lists none."""
+        """Return the queues of Redis, and those of SQL: a Redis that lost everything lists no queue."""
         known = set(self.source.queues())
         if self._of_sql is None:
             # Once is enough: a queue that is lost later has been mirrored here before.
@@ -305,7 +305,7 @@ class Service:
             logger.warning("queue %s: held by another mirror; %d stalled ones ended", name, ended)
 
     def _note_lag(self) -> None:
-        """Say how far behind the queues are, if they are, and when they no longer are."""
+        """Log the lag of queues with a lag, and the end of a lag."""
         if time.monotonic() - self._lag_told < LAG_EVERY_S:
             return
         self._lag_told = time.monotonic()

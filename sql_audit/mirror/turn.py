@@ -227,7 +227,7 @@ class Mirror:
                 self._ahead.wait()
 
     def _write(self, connection: Connection, batch: Batch) -> int:
-        """Write a batch, and move the cursor behind it. Returns the number of events."""
+        """Write a batch, and move the cursor to its end. Returns the number of events."""
         self.forget(connection, batch)
         projection = self.insert_events(connection, batch)
         self.project(connection, batch, projection)
@@ -421,7 +421,7 @@ class Mirror:
         self._done("chained")
 
     def advance(self, connection: Connection, batch: Batch, projection: Projection) -> None:
-        """Move the cursor behind the batch."""
+        """Move the cursor to the end of the batch."""
         cursor, taken = batch.cursor, batch.taken
         if taken.last is not None:
             (cursor.epoch, cursor.seq), cursor.anchor = taken.last

@@ -121,7 +121,7 @@ class BatchProof:
             self.result.add(Violation(*found))
 
     def check_rest(self, rows: Sequence[EventRow]) -> None:
-        """Look at the events up to the cursor that are behind the last batch."""
+        """Check the events up to the cursor that come after the last batch."""
         self._events += len(rows)
         if rows:
             says = counted(len(rows), "event is in no batch", "events are in no batch")

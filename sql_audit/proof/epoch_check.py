@@ -57,7 +57,7 @@ class EpochProof:
         self._after_batch = 0
 
     def begin_behind(self, cut: Any) -> None:
-        """Go on behind what a prune left, a row of mirror_prune."""
+        """Begin after the cut of a prune, a row of mirror_prune."""
         self._before, self._after_batch = OutboxId(cut.epoch, cut.seq), cut.cut_batch
 
     def feed(self, rows: Sequence[EventRow]) -> None:

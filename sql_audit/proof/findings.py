@@ -53,8 +53,8 @@ class Loss(NamedTuple):
     """The beginning of the epoch with which it went on."""
     at_ms: int
     after: OutboxId
-    """The interval: whatever Redis may have had behind this entry and SQL never saw is lost, up to a
-    number that is not known."""
+    """The last entry before the loss: later entries of Redis that SQL never had are lost, up to a number that is not
+    known."""
     orphaned: int
     """Events that SQL has and that are no part of the history that went on."""
     jobs: int

@@ -23,7 +23,7 @@ READ_EVENTS: Final = 20_000
 """About how many events are read at once."""
 
 BEFORE_ALL: Final = OutboxId(-(2**63), -(2**63))
-"""No entry has a number as small: reading begins behind it, so that no row is passed over for its key."""
+"""A number smaller than those of all entries: reading begins after it, so that no row is passed over for its key."""
 
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _RANGE: Final = (
@@ -84,7 +84,7 @@ class BatchedLog:
         self._after, self._number = BEFORE_ALL, BEFORE_ALL.epoch
 
     def begin_behind(self, after: OutboxId, number: int) -> None:
-        """Begin behind entry ``after``, which ends batch ``number``."""
+        """Begin after the entry ``after``, which ends batch ``number``."""
         self._after, self._number = after, number
 
     def batches(
@@ -106,7 +106,7 @@ class BatchedLog:
         self._after = after
 
     def rest(self, end: OutboxId) -> list[EventRow]:
-        """The events up to ``end`` behind the batches that were read."""
+        """Return the events up to ``end`` after the batches that were read."""
         return self._rows(self._after, end) if end > self._after else []
 
     def _with_rows(

@@ -1,4 +1,4 @@
-"""How jobs ended, as those ask who wait for them: :mod:`rq_core.app.handles.awaiting`."""
+"""The ends of jobs, for callers that wait for them: :mod:`rq_core.app.handles.awaiting`."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Moment:
     at_ms: int
     running: list[RunningClaim]
     waiting: list[Waiting]
-    """The first LISTED_MAX."""
+    """The first LISTED_MAX jobs that waited."""
     waiting_count: int = 0
     """The number of jobs that waited; with ``more_waited`` there were more."""
     more_waited: bool = False
@@ -176,7 +176,7 @@ def at(engine: Engine, queue: str, at_ms: int) -> Moment:
 
 
 def _placed(connection: Connection, queue: str, waited: Sequence[Row[Any]]) -> list[Waiting]:
-    """The first of those that waited, with where they stood in line."""
+    """Return the first LISTED_MAX jobs that waited, with their lanes and priorities."""
     first = sorted(waited, key=lambda row: (row.ready_at_ms, row.job_id))[:LISTED_MAX]
     of = {"queue": queue, "ids": [row.job_id for row in first]}
     places = {row.job_id: row for row in connection.execute(_PLACES, of)} if first else {}

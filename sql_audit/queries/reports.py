@@ -1,4 +1,4 @@
-"""Reports of what became of jobs, per queue and task.
+"""Reports of how jobs ended, per queue and task.
 
 engine = Database("audit.db").readers
 print(report(engine, queue="mail").tasks)

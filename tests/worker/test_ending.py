@@ -38,13 +38,13 @@ def _ends(
     script = textwrap.dedent(f"""
         import asyncio, atexit, logging, sys, threading, time
         from concurrent.futures import ThreadPoolExecutor
-        from rq_core.process import ending
+        from rq_core.process import process_exit
 
-        ending.FORCE_AFTER_S = {force_after}
+        process_exit.FORCE_AFTER_S = {force_after}
         logging.basicConfig(level="INFO")
         atexit.register(print, "exit functions are called")
     """)
-    end = "ending.begin(3)\n" + ("ending.end_now(3)" if now else "sys.exit(3)")
+    end = "process_exit.begin(3)\n" + ("process_exit.end_now(3)" if now else "sys.exit(3)")
     return subprocess.run(
         [sys.executable, "-c", "\n".join([script, *lines, end])],
         check=False,
@@ -103,7 +103,7 @@ async def stubborn():
 async def main():
     task = asyncio.create_task(stubborn(), name="left")
     await asyncio.sleep(0.01)
-    ending.begin(4)
+    process_exit.begin(4)
 
 asyncio.run(main())
 """)

@@ -151,7 +151,7 @@ class Folder:
             self._add_stubs(intake, len(self.events) - len(intake.ordinals))
 
     def _add_stubs(self, intake: Intake, begin: int) -> None:
-        """Add rows for what is in quarantine to those of the entry, which begin at ``begin``."""
+        """Add rows for events in quarantine to the rows of the entry, which begin at ``begin``."""
         kept = {q.ordinal: q for q in intake.quarantined}
         for ordinal in intake.stubs:
             found = kept.get(ordinal) or kept[None]

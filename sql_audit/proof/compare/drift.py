@@ -112,7 +112,8 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """Return the queues that this database mirrors by Redis, but SQL has nothing of; each with a note on the cause."""
+    """Return the queues that Redis has attached to this database, and SQL has no row of; each with a note on the
+    cause."""
     with database.readers.connect() as connection:
         ours = connection.execute(AUDIT_ID).scalar_one()
         known = origins(connection)

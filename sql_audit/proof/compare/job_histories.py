@@ -98,7 +98,7 @@ class History:
         """The beginning of the last baseline that SQL has whole; before every entry if SQL has no such baseline."""
 
     def tell(self) -> Iterator[str]:
-        """Add it to the doctor's log. Yields faults that cannot be repaired."""
+        """Add this history to the doctor's log. Yields faults that cannot be repaired."""
         log = self._log
         self._tell_of_queue()
         if not log.gaps:
@@ -126,7 +126,7 @@ class History:
         return self._places.unread(job_id, self._restated)
 
     def _may_lack(self, job_id: str, at: OutboxId) -> bool:
-        """Whether SQL may have missed events of an id behind an entry."""
+        """Whether SQL may lack events of an id after an entry."""
         return bool(self._log.gaps) or self._places.of(job_id, at) is not None
 
     def _since(self) -> Since | None:

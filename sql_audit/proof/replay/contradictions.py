@@ -197,7 +197,7 @@ def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
 
 
 class Replacing:
-    """Jobs that take the places of others: the call that replaced those enqueues these."""
+    """Jobs that replace others: the call that ended the others enqueues them."""
 
     def __init__(self) -> None:
         self.by_jobs: dict[str, str] = {}
