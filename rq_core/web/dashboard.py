@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 import time
@@ -115,8 +116,9 @@ def build(
     return made
 
 
+@functools.cache
 def environment() -> Environment:
-    """Make what renders templates: all is escaped, and what a document lacks is an error."""
+    """Make the environment of the templates: it escapes all, and refuses a name that a document lacks."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -124,6 +126,9 @@ def environment() -> Environment:
     made.filters |= words.FILTERS
     made.globals |= {"query": words.query, "job_path": words.job_path, "menu": _menu()}
     made.globals["m"] = made.get_template("macros.html").module
+    for name in made.list_templates():
+        # Now, so that the first viewer does not wait for it.
+        made.get_template(name)
     return made
 
 

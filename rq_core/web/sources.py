@@ -23,7 +23,7 @@ from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.queue_load import Overview
 
-WITHIN_S: Final = 1.7
+WITHIN_S: Final = 1.4
 """Seconds within which a page has what it can have."""
 THREADS: Final = 8
 """Questions to Redis that are asked at once, and to the log."""

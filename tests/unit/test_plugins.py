@@ -32,6 +32,7 @@ def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
         "drift": plugins.drift(),
         "mirror": plugins.mirror_command(),
         "reader": plugins.reader_opener(),
+        "questions": plugins.questions_opener(),
     }
 
     assert set(found) == set(DECLARED[plugins.AUDIT])

@@ -66,7 +66,9 @@ class Scene:
     def present(self, worker: str = "w-1", *, host: str = "db-1") -> None:
         """Have a worker say that it is there."""
         says = Presence(host, 7, "1.0", "c0de", (self.seed.queue,), 4, 1, 0)
-        self.seed.client.run(worker_registry.tell("rqc", worker, says, [self.seed.queue], ["t"]))
+        self.seed.client.run(
+            worker_registry.announce("rqc", worker, says, [self.seed.queue], ["t"])
+        )
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def test_a_token_opens_the_pages_and_none_does_not(
     assert page.get("/index.json").status_code == 401
     assert page.get("/index.json", headers={"Authorization": f"Bearer {token}"}).status_code == 200
     for other in (f"{token}x", token[:-1], "", "é"):
-        given = {"Authorization": f"Bearer {other}".encode()}
+        given = {b"Authorization": f"Bearer {other}".encode()}
         assert page.get("/index.json", headers=given).status_code == 401
 
 
@@ -215,7 +215,7 @@ def test_a_cookie_that_was_changed_is_refused(
         f"{name}|{until}|", "ann", "||", "", f"{name}|{until}|{'é' * 64}", f"{name}|x|{signed}",
     ]  # fmt: skip
     for each in forged:
-        headers = {"Cookie": f"{COOKIE}={each}".encode()}
+        headers = {b"Cookie": f"{COOKIE}={each}".encode()}
         assert page.get("/", headers=headers).status_code == 303
     assert page.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 200
 

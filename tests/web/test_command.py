@@ -52,7 +52,9 @@ def test_the_page_is_served_until_it_is_stopped(scene: Scene, tmp_path: Path) ->
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:8900", "[::]:8900", "10.0.0.1:1", "queues.example:80"])
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:8900", "[::]:8900", "10.0.0.1:1", "queues.example:80"]
+)
 def test_without_tokens_it_listens_on_this_machine_only(cli: CommandLine, address: str) -> None:
     said = cli.line(2, "web", "--listen", address)
 
