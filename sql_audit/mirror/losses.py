@@ -64,7 +64,7 @@ _END_JOBS: Final = text(
 )
 
 
-def apply_losses(
+def apply_fork(
     connection: Connection, database: Database, queue: str, fork: Fork, upto: OutboxId, batch: int
 ) -> None:
     """Take what Redis forgot of what SQL has up to ``upto`` out of the projection, note it, and tell the operator.

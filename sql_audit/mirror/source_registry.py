@@ -113,11 +113,11 @@ def release(source: OutboxSource, database: Database) -> list[str]:
         if each.goes_on and each.prefix == source.prefix and each.stamp
     ]
     for name, stamp in released:
-        release_queue(source, database, name, str(stamp))
+        free(source, database, name, str(stamp))
     return [name for name, _ in released]
 
 
-def release_queue(
+def free(
     source: OutboxSource, database: Database, queue: str, stamp: str, *, wait: bool = True
 ) -> None:
     """Let the next Redis of its prefix take a queue, if SQL has it with this stamp. ``wait``: see :func:`bind`."""

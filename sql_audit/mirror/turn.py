@@ -124,8 +124,7 @@ class Mirror:
         self._attached_in: int | None = None
         """The epoch of the cursor when this database was last written to Redis as the one that mirrors the queue."""
         self._trims = True
-        """Whether the mirror trims the entries that SQL has out of Redis, which refuses it once the log is switched
-        off."""
+        """Whether the mirror trims entries that SQL has out of Redis. Redis refuses it once the log is off."""
         self._restated_from = 0
         """Redis is known to have an epoch from here on that begins with a baseline."""
 
@@ -267,9 +266,7 @@ class Mirror:
                 if row.stamp != self._stamp:
                     self._confirm_loss()
                 # First, so that a mirror that dies before Redis and SQL have the new one is not refused.
-                source_registry.release_queue(
-                    self.source, self.database, self.queue, row.stamp, wait=wait
-                )
+                source_registry.free(self.source, self.database, self.queue, row.stamp, wait=wait)
             stamp = source_registry.bind(
                 self.source, self.database, self.queue, max(known, epoch), wait=wait
             )
@@ -360,9 +357,7 @@ class Mirror:
         if batch.fork is not None:
             assert batch.cursor.position is not None
             upto = batch.cursor.position
-            losses.apply_losses(
-                connection, self.database, self.queue, batch.fork, upto, batch.number
-            )
+            losses.apply_fork(connection, self.database, self.queue, batch.fork, upto, batch.number)
         self._done("forgotten")
 
     def insert_events(self, connection: Connection, batch: Batch) -> Projection:

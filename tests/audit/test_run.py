@@ -111,7 +111,7 @@ def test_a_queue_that_another_database_has_is_not_said_to_be_mirrored(
     assert "is mirrored into" not in " ".join(caplog.messages)
     says = str(refused.value)
     assert "mirrors queue mail (its id is db-1) of Redis" in says
-    assert "`SELECT audit_id FROM audit_meta` tells it" in says
+    assert "`SELECT audit_id FROM audit_meta` shows it" in says
     assert says.endswith("events that were not mirrored may then be in no log.")
     assert writer.backlog()[0] > 0
 

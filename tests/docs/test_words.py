@@ -74,11 +74,11 @@ def test_the_glossary_is_checked_without_the_words_that_it_rules_out() -> None:
 def test_a_synonym_on_a_page_fails_the_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(words, "texts", lambda: {"docs/a.md": "The audit trail."})
+    monkeypatch.setattr(words, "texts", lambda: {"a page": "The audit trail."})
     monkeypatch.setattr(words, "problems_in_sources", list)
 
     assert 1 == words.main()
-    assert "docs/a.md: 'audit trail': the word is 'audit log'\n" == capsys.readouterr().err
+    assert "a page: 'audit trail': the word is 'audit log'\n" == capsys.readouterr().err
 
 
 def test_the_glossary_is_in_alphabetical_order() -> None:

@@ -86,11 +86,11 @@ def test_no_lua_is_in_python() -> None:
     }
 
 
-@pytest.mark.parametrize(("count", "full"), [(16, {}), (17, {"rq_core/room": 17})])
+@pytest.mark.parametrize(("count", "full"), [(16, {}), (17, {"a/room": 17})])
 def test_a_folder_is_full_beyond_sixteen_modules(count: int, full: dict[str, int]) -> None:
-    paths = [Path("rq_core/room") / f"m{n}.py" for n in range(count)]
+    paths = [Path("a/room") / f"m{n}.py" for n in range(count)]
 
-    assert full == full_folders([Path("rq_core/room/__init__.py"), *paths])
+    assert full == full_folders([Path("a/room/__init__.py"), *paths])
 
 
 def test_a_module_is_long_beyond_450_lines() -> None:

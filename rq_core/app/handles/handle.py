@@ -136,7 +136,7 @@ class JobHandle(Generic[R_co]):
         return outcome
 
     def result(self, timeout: Duration, *, allow_in_handler: bool = False) -> R_co:
-        """Wait for the end of the job, and return what its handler returned, as the type that its task is annotated
+        """Wait for the end of the job, and return its result, as the type that its task is annotated
         with. Blocks; in an event loop use result_async.
 
         It is what ``wait(timeout).value`` gives. A task keeps its results with ``keep_result``; of one that keeps none,
