@@ -68,24 +68,6 @@ def test_a_log_that_cannot_be_read_hides_no_present(busy: Scene, browse: Browse)
         assert page.get(path).status_code == 200
 
 
-def test_a_statement_that_takes_too_long_is_ended(busy: Scene, browse: Browse) -> None:
-    from sqlalchemy import text
-    from sqlalchemy.exc import OperationalError
-
-    from sql_audit.queries.questions import bound
-    from sql_audit.store.connection.database import Database
-
-    database = Database(busy.audit_url)
-    bound(database.readers, 200)
-    endless = (
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
-    )
-
-    with within(2.0), pytest.raises(OperationalError), database.readers.connect() as connection:
-        connection.execute(text(endless)).all()
-    database.close()
-
-
 def test_a_queue_that_cannot_be_read_hides_no_other(scene: Scene, browse: Browse) -> None:
     scene.seed.enqueue("a")
     other: Seed = scene.seed.of("broken")
