@@ -6,7 +6,9 @@ needs the extra ``web``.
 Read ``pages`` first: one table has each page's address, reads, view and template.
 
 - ``pages``: the table, and what an address asks for.
-- ``views``, ``words``: the documents of the pages, pure: the templates show them, and ``.json`` is them; words in them.
+- ``views``, ``rows``, ``minutes``: the documents of the pages, pure: the templates show them, and ``.json`` is them;
+  their rows; their charts.
+- ``words``: times, texts and addresses in them.
 - ``sources``: what is asked of Redis and of the audit log, within bounds of time.
 - ``access``, ``tokens``: the viewers; the file of their tokens.
 - ``dashboard``, ``serve``: the app; the server of ``rq-core web``.

@@ -14,15 +14,9 @@ from rq_core.views import jobs as job_lists
 from rq_core.views import scopes as scope_lists
 from rq_core.views.jobs import ListedJob
 from rq_core.web import views
-from rq_core.web.views import (
-    CHART_MINUTES,
-    MINUTE_MS,
-    ROWS_MAX,
-    SPARK_MINUTES,
-    Asked,
-    Document,
-    Facts,
-)
+from rq_core.web.minutes import CHART_MINUTES, MINUTE_MS, SPARK_MINUTES, chart_begin, first_minute
+from rq_core.web.rows import Document
+from rq_core.web.views import ROWS_MAX, Asked, Facts
 
 if TYPE_CHECKING:
     from rq_core.model.plugins import AuditQuestions, LogOverview
@@ -128,20 +122,16 @@ def _death_ago(queue: Any) -> int:
 # What pages ask of the audit log.
 
 
-def _since(now: Now, minutes: int) -> int:
-    return (now.now_ms // MINUTE_MS - minutes + 1) * MINUTE_MS
-
-
 def _spark(log: AuditQuestions, now: Now) -> Any:
-    return log.minutes(_since(now, SPARK_MINUTES), now.now_ms + MINUTE_MS, None)
+    return log.minutes(first_minute(now.now_ms, SPARK_MINUTES), now.now_ms + MINUTE_MS, None)
 
 
 def _flow(log: AuditQuestions, now: Now) -> Any:
     queue = now.asked.queue
-    since = _since(now, CHART_MINUTES)
+    since = first_minute(now.now_ms, CHART_MINUTES)
     return {
         "minutes": log.minutes(since, now.now_ms + MINUTE_MS, queue),
-        "errors": log.errors(_since(now, SPARK_MINUTES), queue),
+        "errors": log.errors(first_minute(now.now_ms, SPARK_MINUTES), queue),
     }
 
 
@@ -160,7 +150,7 @@ def _tail(log: AuditQuestions, now: Now) -> Any:
 
 def _moment(log: AuditQuestions, now: Now) -> Any:
     at_ms = now.now_ms if now.asked.at_ms is None else now.asked.at_ms
-    since = views.chart_begin(now.asked, now.now_ms)
+    since = chart_begin(at_ms, now.now_ms)
     return {
         "minutes": log.minutes(since, since + CHART_MINUTES * MINUTE_MS, now.asked.queue),
         "at": {name: log.at(name, at_ms) for name in now.names()},

@@ -7,21 +7,14 @@ names of unique jobs) is left out here unless ``Access.see_arguments``.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core.metrics.alerts import ALERT_BY_NAME
-from rq_core.metrics.causes import Cause, Unread, causes
-from rq_core.model.job import JobError, place_in
+from rq_core.metrics.causes import Unread, causes
 from rq_core.model.plugins import LogOverview
-from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.table.machine import State
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.views.job import ended_document, ended_rows, job_rows
-from rq_core.views.jobs import job_document, listed_document, notes
-from rq_core.views.queues import queue_document, queue_notes, worker_document
 from rq_core.views.scopes import (
     holders_of,
     limit_of,
@@ -30,52 +23,45 @@ from rq_core.views.scopes import (
     standing_document,
     waiting_of,
 )
-from rq_core.views.text import utc
+from rq_core.web.minutes import (
+    CHART_MINUTES,
+    SPARK_MINUTES,
+    chart_begin,
+    count_minutes,
+    first_minute,
+    rows_by_queue,
+)
+from rq_core.web.rows import (
+    Document,
+    cause_row,
+    counts_of,
+    dead_row,
+    error_rows,
+    error_says,
+    event_row,
+    listed_row,
+    queue_row,
+    shown_rows,
+    since_of,
+    steps_of,
+    wait_row,
+    without_carried,
+    worker_row,
+)
 from rq_core.web.tokens import Access
-from rq_core.web.words import job_path, query, queue_path, word
+from rq_core.web.words import job_path, word
 
 if TYPE_CHECKING:
-    from rq_core.model.state_line import JobState
-    from rq_core.protocol.reads.worker_registry import PresentWorker
-    from rq_core.views.jobs import ListedJob
     from rq_core.views.table import Found
 
-MINUTE_MS: Final = 60_000
-SPARK_MINUTES: Final = 60
-"""Minutes of the small chart of a queue; the large ones have twice as many."""
-CHART_MINUTES: Final = 120
-SOON_MS: Final = 100
-"""A claim that comes so soon is no wait for a worker."""
 ROWS_MAX: Final = 100
 """Rows of a list."""
 FEW: Final = 10
 """The same where a page has a list for each queue."""
-CARRIED: Final = frozenset(
-    {"args", "arguments", "error", "headers", "result", "spec", "unique_name", "value"}
-)
-"""Names of what a job carries, in documents, rows and events: shown only to viewers who may see arguments."""
-_TOLD: Final = (
-    frozenset(
-        {"why", "under", "scopes"}
-        | {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
-        | {
-            str(getattr(field, "name", field))
-            for fields in QUEUE_EVENT_FIELDS.values()
-            for field in fields
-        }
-    )
-    - CARRIED
-)
-"""Other names in events. A name that is missing here may have any value."""
 _WHY_ROWS: Final = frozenset(
     {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
 )
 """Rows of a job that say why it does not run."""
-_A_MOMENT_MS: Final = 1_000_000_000_000
-"""A larger number is a moment, and no length of time."""
-_FAILED: Final = frozenset({"died", "retried", "lease_expired"})
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -143,49 +129,6 @@ def frame(facts: Facts) -> Document:
     }
 
 
-_PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
-    "RqCoreNoWorker": ("/workers", ""),
-    "RqCoreCodeSkew": ("/workers", ""),
-    "RqCoreNoClaims": ("/jobs", "scheduled"),
-    "RqCoreTaskUnknown": ("/jobs", "scheduled"),
-    "RqCoreLeasesOver": ("/jobs", "running,cancelling"),
-    "RqCoreJobsWait": ("/jobs", "ready"),
-    "RqCoreJobsDie": ("/dead", ""),
-    "RqCoreMirrorBehind": ("/audit", ""),
-    "RqCoreBacklogHalf": ("/audit", ""),
-    "RqCoreAuditDown": ("/audit", ""),
-}
-"""The page that shows more of a cause, and the states of its jobs, by the alert; by default, the queue's page."""
-
-
-def _cause(each: Cause) -> Document:
-    alert = ALERT_BY_NAME[each.alert]
-    return {
-        "alert": each.alert,
-        "queue": each.queue,
-        "says": word(each.says, 500),
-        "pages": each.pages,
-        "path": _path_of(each),
-        "means": alert.summary,
-        "look": [_command(line, each.queue) for line in alert.look],
-        "do": alert.do,
-    }
-
-
-def _path_of(cause: Cause) -> str:
-    """Return the address of the page that shows more of a cause; empty: no page does."""
-    if cause.alert in _PAGE_OF:
-        page, states = _PAGE_OF[cause.alert]
-        return query(page, queue=cause.queue if page in ("/jobs", "/dead") else None, state=states)
-    if cause.queue is None:
-        return ""
-    return queue_path(cause.queue) + ("#limits" if cause.alert == "RqCoreScopeFull" else "")
-
-
-def _command(line: str, queue: str | None) -> str:
-    return line if queue is None else line.replace("QUEUE", queue)
-
-
 # Pages.
 
 
@@ -193,7 +136,7 @@ def overview(facts: Facts) -> Document:
     """Return the causes, then the queues."""
     found = facts.state
     document: Document = {
-        "causes": [_cause(each) for each in causes(found, facts.log)],
+        "causes": [cause_row(each) for each in causes(found, facts.log)],
         "queues": [],
         "notes": [],
     }
@@ -209,15 +152,15 @@ def overview(facts: Facts) -> Document:
         "places": sum(each.places for each in workers.values()),
         "used_memory": found.used_memory,
     }
-    minutes = _by_queue(facts.logged)
-    since = _first_minute(facts.now_ms, SPARK_MINUTES)
+    minutes = rows_by_queue(facts.logged)
+    since = first_minute(facts.now_ms, SPARK_MINUTES)
     wrong = {each["queue"] for each in document["causes"]}
     for queue in found.queues:
-        row = _queue(queue, facts.now_ms)
+        row = queue_row(queue, facts.now_ms)
         row["wrong"] = queue.queue in wrong
         rows = minutes.get(queue.queue)
         if minutes or isinstance(facts.logged, list):
-            row["minutes"] = _minutes(rows or (), since, SPARK_MINUTES)
+            row["minutes"] = count_minutes(rows or (), since, SPARK_MINUTES)
         document["queues"].append(row)
     document["notes"] = _denied(found)
     return document
@@ -241,10 +184,10 @@ def queue(facts: Facts) -> Document:
         "notes": [],
     }
     if found is not None:
-        document["queue"] = _queue(found, facts.now_ms)
-        document["workers"] = [_worker(each) for each in found.workers]
+        document["queue"] = queue_row(found, facts.now_ms)
+        document["workers"] = [worker_row(each) for each in found.workers]
     document["causes"] = [
-        _cause(each) for each in causes(facts.state, facts.log) if each.queue == name
+        cause_row(each) for each in causes(facts.state, facts.log) if each.queue == name
     ]
     if not isinstance(facts.found, Unread | None):
         limits: Found[Any] = facts.found
@@ -260,9 +203,9 @@ def queue(facts: Facts) -> Document:
         ]
         document["notes"] = [*limits.notes]
     if not isinstance(facts.logged, Unread | None):
-        since = _first_minute(facts.now_ms, CHART_MINUTES)
-        document["minutes"] = _minutes(facts.logged["minutes"], since, CHART_MINUTES)
-        document["errors"] = _errors(facts.logged["errors"])
+        since = first_minute(facts.now_ms, CHART_MINUTES)
+        document["minutes"] = count_minutes(facts.logged["minutes"], since, CHART_MINUTES)
+        document["errors"] = error_rows(facts.logged["errors"])
     return document
 
 
@@ -273,13 +216,13 @@ def jobs(facts: Facts) -> Document:
         "queue": asked.queue,
         "states": [str(each) for each in asked.states],
         "task": asked.task,
-        "queues": [{"queue": q.queue, "counts": _counts(q)} for q in facts.queues],
+        "queues": [{"queue": q.queue, "counts": counts_of(q)} for q in facts.queues],
         "jobs": [],
         "notes": [],
         "empty": "",
     }
     if not isinstance(found, Unread | None):
-        document["jobs"] = [_listed(row, facts) for row in found.rows]
+        document["jobs"] = [listed_row(row, facts.access, facts.now_ms) for row in found.rows]
         document["notes"] = [word(each) for each in (*found.notes, *found.unread)]
         document["empty"] = found.empty
     return document
@@ -295,11 +238,11 @@ def job(facts: Facts) -> Document:
     if isinstance(found, tuple) and found[0] == "live":
         _, row, standing = found
         rows = job_rows(row, standing, facts.now_ms)
-        document["job"] = _listed(row, facts) | standing_document(standing)
-        document["facts"] = _shown(rows[3:], facts.access, without=_WHY_ROWS)
+        document["job"] = listed_row(row, facts.access, facts.now_ms) | standing_document(standing)
+        document["facts"] = shown_rows(rows[3:], facts.access, without=_WHY_ROWS)
         if row.job.error is not None:
             document["facts"] = [
-                [n, _error_says(row.job.error, facts.access) if n == "error" else text]
+                [n, error_says(row.job.error, facts.access) if n == "error" else text]
                 for n, text in document["facts"]
             ]
         document["why"] = [[n, word(text, 500)] for n, text in rows if n in _WHY_ROWS]
@@ -307,21 +250,19 @@ def job(facts: Facts) -> Document:
             document["traceback"] = row.job.error.traceback
     elif isinstance(found, tuple) and found[0] == "ended":
         _, queue_name, result, value = found
-        document["facts"] = _shown(
+        document["facts"] = shown_rows(
             ended_rows(queue_name, result, value, facts.now_ms)[2:], facts.access
         )
-        document["ended"] = _without_carried(
-            ended_document(queue_name, result, value), facts.access
-        )
+        document["ended"] = without_carried(ended_document(queue_name, result, value), facts.access)
     if not isinstance(logged, Unread | None):
-        events = [_event(each, facts.access) for each in logged["history"]["events"]]
+        events = [event_row(each, facts.access) for each in logged["history"]["events"]]
         document["events"] = events
         document["notes"] = [word(each) for each in logged["history"]["notes"]]
-        document["path"] = _path(events)
+        document["path"] = steps_of(events)
         if logged["why"] is not None:
             document["log_state"] = logged["why"]["state"]
-            waits = [_wait(each) for each in logged["why"]["waits"]]
-            document["waits"] = sorted([*waits, *logged["why"]["pauses"]], key=_since)
+            waits = [wait_row(each) for each in logged["why"]["waits"]]
+            document["waits"] = sorted([*waits, *logged["why"]["pauses"]], key=since_of)
     return document
 
 
@@ -334,11 +275,11 @@ def dead(facts: Facts) -> Document:
     }  # fmt: skip
     if not isinstance(facts.found, Unread | None):
         for found in facts.found:
-            document["jobs"] += [_dead(each, facts.access) for each in found.rows]
+            document["jobs"] += [dead_row(each, facts.access) for each in found.rows]
             document["notes"] += [word(each) for each in (*found.notes, *found.unread)]
         document["jobs"].sort(key=lambda each: each["since_ms"] or 0, reverse=True)
     if not isinstance(facts.logged, Unread | None):
-        document["errors"] = _errors(facts.logged)
+        document["errors"] = error_rows(facts.logged)
     return document
 
 
@@ -348,7 +289,7 @@ def workers(facts: Facts) -> Document:
     rows = sorted(found.values(), key=lambda each: (each.gone, each.says.host, each.worker))
     present = [each for each in rows if not each.gone]
     return {
-        "workers": [_worker(each) for each in rows],
+        "workers": [worker_row(each) for each in rows],
         "present": len(present),
         "busy": sum(each.says.busy for each in present),
         "places": sum(each.says.places for each in present),
@@ -363,7 +304,7 @@ def log(facts: Facts) -> Document:
     document: Document = {"queue": facts.asked.queue, "queues": _log_queues(facts), "events": []}
     if not isinstance(facts.logged, Unread | None):
         last = facts.logged[-ROWS_MAX:]
-        document["events"] = [_event(each, facts.access) for each in reversed(last)]
+        document["events"] = [event_row(each, facts.access) for each in reversed(last)]
     return document
 
 
@@ -374,8 +315,8 @@ def at(facts: Facts) -> Document:
         "at_ms": at_ms, "queue": facts.asked.queue, "queues": _log_queues(facts), "moments": [], "minutes": None,
     }  # fmt: skip
     if not isinstance(facts.logged, Unread | None):
-        since = _chart_begin(at_ms, facts.now_ms)
-        document["minutes"] = _minutes(facts.logged["minutes"], since, CHART_MINUTES)
+        since = chart_begin(at_ms, facts.now_ms)
+        document["minutes"] = count_minutes(facts.logged["minutes"], since, CHART_MINUTES)
         # Of one queue all that was read, of several the first few.
         most = ROWS_MAX if facts.asked.queue else FEW
         for name, moment in facts.logged["at"].items():
@@ -435,225 +376,5 @@ def audit(facts: Facts) -> Document:
     return document
 
 
-# Rows.
-
-
-def _queue(found: QueueOverview, now_ms: int) -> Document:
-    document = queue_document(found)
-    document.pop("workers")
-    return document | {
-        "ready_jobs": found.ready_jobs,
-        "counts": _counts(found),
-        "present": len(found.present),
-        "busy": sum(each.says.busy for each in found.present),
-        "places": sum(each.says.places for each in found.present),
-        "full": [each.scope for each in found.full_scopes],
-        "notes": word(queue_notes(found, now_ms), 600),
-        "path": queue_path(found.queue),
-    }
-
-
-def _counts(found: QueueOverview) -> dict[str, int]:
-    return {
-        "ready": found.ready_jobs,
-        "running": found.running,
-        "scheduled": found.scheduled,
-        "dead": found.dead,
-    }
-
-
-def _worker(found: PresentWorker) -> Document:
-    return worker_document(found) | {
-        "paths": [[each, query("/jobs", queue=each, state="running")] for each in found.says.queues]
-    }
-
-
-def _listed(row: ListedJob, facts: Facts) -> Document:
-    document = _without_carried(listed_document(row), facts.access)
-    if not facts.access.see_arguments:
-        # A line has names of unique jobs, which are made of arguments.
-        document.pop("line", None)
-    return document | {
-        "notes": word(notes(row, facts.now_ms)),
-        "path": job_path(row.job.queue, row.job.id),
-    }
-
-
-def _dead(found: JobState, access: Access) -> Document:
-    document = _without_carried(job_document(found), access)
-    if not access.see_arguments:
-        document.pop("line", None)
-    error = found.error
-    return document | {
-        "error": _error(error, access),
-        "died_of": "" if error is None else _error_says(error, access),
-        "path": job_path(found.queue, found.id),
-    }
-
-
-def _without_carried(document: Mapping[str, Any], access: Access) -> Document:
-    """A document without what its job carries, for those who may not see it."""
-    if access.see_arguments:
-        return dict(document)
-    left = {name: value for name, value in document.items() if name not in CARRIED}
-    if document.get("error"):
-        left["error"] = {"type": document["error"].get("type")}
-    return left
-
-
-def _error(error: JobError | None, access: Access) -> Document | None:
-    if error is None:
-        return None
-    return error._asdict() if access.see_arguments else {"type": error.type}
-
-
-def _error_says(error: JobError, access: Access) -> str:
-    if not access.see_arguments:
-        return f"{word(error.type)} (its message is hidden)"
-    place = place_in(error.traceback)
-    return word(error) + (f" ({word(place)})" if place else "")
-
-
-def _shown(
-    rows: Iterable[tuple[str, str]], access: Access, without: frozenset[str] = frozenset()
-) -> list[list[str]]:
-    """Return rows of name and text. A viewer who may not see what a job carries gets the word hidden."""
-    shown = []
-    for name, text in rows:
-        if name in without:
-            continue
-        hidden = name in CARRIED and not access.see_arguments
-        shown.append([name, "hidden" if hidden else word(text, 2_000)])
-    return shown
-
-
-def _event(found: Mapping[str, Any], access: Access) -> Document:
-    detail, hidden = {}, []
-    for name, value in found["detail"].items():
-        if access.see_arguments or name in _TOLD:
-            detail[name] = value
-        elif name == "error" and isinstance(value, dict):
-            detail[name] = {"type": value.get("type")}
-        elif value is not None:
-            hidden.append(name)
-    queue_name, job_id = found["queue"], found["job_id"]
-    return {
-        **{
-            name: found[name]
-            for name in ("queue", "type", "at_ms", "job_id", "claim", "worker", "task")
-        },
-        "number": f"{found['epoch']}-{found['seq']}",
-        "orphaned": found.get("orphaned", False),
-        "detail": detail,
-        "hidden": hidden,
-        "says": [_said(name, value) for name, value in detail.items() if _tells(name, value)],
-        "path": job_path(queue_name, job_id) if job_id else "",
-        "moment": query("/at", t=found["at_ms"], queue=queue_name),
-    }
-
-
-_PLUMBING: Final = frozenset({"seq", "fence", "digest", "max_attempts", "max_losses"})
-"""Fields of an event that its document has, and its line on a page has not."""
-
-
-def _tells(name: str, value: Any) -> bool:
-    return value is not None and name not in _PLUMBING and (name, value) != ("priority", "normal")
-
-
-def _said(name: str, value: Any) -> list[str]:
-    if name.endswith("_ms") and isinstance(value, int) and value > _A_MOMENT_MS:
-        return [name.removesuffix("_ms"), utc(value)]
-    return [name, _value(value)]
-
-
-def _value(value: Any) -> str:
-    """A value of an event on one line; of an error its type, message and place; of scopes their limits."""
-    if isinstance(value, dict) and "type" in value:
-        place = place_in(str(value.get("traceback") or ""))
-        message = f": {value['message']}" if value.get("message") else ""
-        return word(f"{value['type']}{message}") + (f" ({word(place)})" if place else "")
-    if isinstance(value, list) and value and all(isinstance(each, list) and each for each in value):
-        return word(", ".join(_scope(each) for each in value))
-    return word(
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    )
-
-
-def _scope(said: Sequence[Any]) -> str:
-    scope, *limit = said
-    if len(limit) == 3 and isinstance(limit[1], int):
-        return f"{scope} ≤ {limit[0]} per {limit[1] / 1000:g} s"
-    most = limit[0] if limit else None
-    words = "any" if most is None else str(most)
-    return f"{scope} ≤ {words}"
-
-
-def _path(events: Sequence[Mapping[str, Any]]) -> list[Document]:
-    """The steps of a job, and how long after the one before each came."""
-    steps: list[Document] = []
-    for each in events:
-        after = each["at_ms"] - steps[-1]["at_ms"] if steps else None
-        steps.append(
-            {"type": each["type"], "at_ms": each["at_ms"], "after_ms": after, "by": each["worker"]}
-        )
-    return steps
-
-
-def _since(period: Mapping[str, Any]) -> int:
-    return int(period["since_ms"])
-
-
-def _wait(found: Mapping[str, Any]) -> Document:
-    waited_ms = found["until_ms"] - found["since_ms"]
-    if found["held_back_by"]:
-        says = f"held back by {found['held_back_by']}"
-    elif found["claim"] is not None and waited_ms < SOON_MS:
-        says = "nothing held it back"
-    else:
-        says = "no cap held it back: no worker was free, or the queue was paused"
-    return {**found, "waited_ms": waited_ms, "says": says}
-
-
-def _errors(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
-    return [dict(row) | {"path": query("/dead", queue=row["queue"])} for row in rows]
-
-
 def _log_queues(facts: Facts) -> list[str]:
     return [each.queue for each in facts.log.queues] if isinstance(facts.log, LogOverview) else []
-
-
-# Minutes.
-
-
-def _first_minute(now_ms: int, many: int) -> int:
-    return (now_ms // MINUTE_MS - many + 1) * MINUTE_MS
-
-
-def _chart_begin(at_ms: int, now_ms: int) -> int:
-    """The first minute of a chart that has the moment in it, and ends with this minute at the latest."""
-    latest = _first_minute(now_ms, CHART_MINUTES)
-    return max(0, min(latest, (at_ms // MINUTE_MS - CHART_MINUTES // 2) * MINUTE_MS))
-
-
-def chart_begin(asked: Asked, now_ms: int) -> int:
-    """The first minute of the chart that the page of a moment shows."""
-    return _chart_begin(now_ms if asked.at_ms is None else asked.at_ms, now_ms)
-
-
-def _by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows if isinstance(rows, list) else ():
-        found.setdefault(row["queue"], []).append(row)
-    return found
-
-
-def _minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -> Document:
-    """Count the claims that ended well, badly, or otherwise in each of the minutes."""
-    done, failed, other = [0] * many, [0] * many, [0] * many
-    for row in rows:
-        place = (row["minute_ms"] - since_ms) // MINUTE_MS
-        if 0 <= place < many:
-            outcome = row["outcome"]
-            kind = done if outcome == "succeeded" else failed if outcome in _FAILED else other
-            kind[place] += row["claims"]
-    return {"since_ms": since_ms, "done": done, "failed": failed, "other": other}
