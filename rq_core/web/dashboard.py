@@ -43,7 +43,7 @@ from rq_core.web.access import (
 )
 from rq_core.web.pages import ALSO, PAGES, Now, Page, asked_of
 from rq_core.web.sources import NO_LOG, Sources
-from rq_core.web.views import Asked, Facts
+from rq_core.web.views import Facts, PageQuery
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -74,10 +74,10 @@ def dashboard(
         )
         raise InvalidOption.of("authorize", None, must)
     sources = Sources(app.redis_url, prefix=app.prefix, audit_url=app.audit_url)
-    return build(sources, Mounted(authorize), allow_hosts)
+    return build_site(sources, Mounted(authorize), allow_hosts)
 
 
-def build(
+def build_site(
     sources: Sources,
     gate: Gate,
     hosts: Iterable[str] = (),
@@ -185,7 +185,7 @@ class _Site:
         )
         return self._tagged(request, html)
 
-    async def _present(self, page: Page, asked: Asked, now_ms: int) -> tuple[Any, Any]:
+    async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Read the shared look at all queues, and what the page also asks of Redis."""
         state, plan = await self._sources.state(), page.redis
         if plan is None or isinstance(state, Unread):
@@ -193,7 +193,7 @@ class _Site:
         now = Now(asked, now_ms, state=state)
         return state, await self._sources.ask_redis(lambda calls: plan(calls, now))
 
-    async def _past(self, page: Page, asked: Asked, now_ms: int) -> tuple[Any, Any]:
+    async def _past(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Read the shared look at the audit log, and what the page also asks of it."""
         log, question = await self._sources.log(), page.log
         if log is None:

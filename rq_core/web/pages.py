@@ -16,7 +16,7 @@ from rq_core.views.jobs import ListedJob
 from rq_core.web import views
 from rq_core.web.minutes import CHART_MINUTES, MINUTE_MS, SPARK_MINUTES, chart_begin, first_minute
 from rq_core.web.rows import Document
-from rq_core.web.views import ROWS_MAX, Asked, Facts
+from rq_core.web.views import ROWS_MAX, Facts, PageQuery
 
 if TYPE_CHECKING:
     from rq_core.model.plugins import AuditQuestions, LogOverview
@@ -32,7 +32,7 @@ DAY_MS: Final = 24 * 60 * MINUTE_MS
 class Now(NamedTuple):
     """The facts that a page has before it asks: its address, and the shared look at the source that it asks."""
 
-    asked: Asked
+    asked: PageQuery
     now_ms: int
     state: Overview | None = None
     """Where Redis is asked."""
@@ -162,15 +162,15 @@ def _findings(log: AuditQuestions, _now: Now) -> Any:
 
 
 PAGES: Final = (
-    Page("/", "overview", "Overview", views.overview, log=_spark),
-    Page("/jobs", "jobs", "Jobs", views.jobs, redis=_jobs),
-    Page("/dead", "dead", "Dead", views.dead, redis=_dead, log=_errors),
-    Page("/workers", "workers", "Workers", views.workers),
-    Page("/log", "log", "Log", views.log, log=_tail, of_past=True),
-    Page("/at", "at", "Then", views.at, log=_moment, of_past=True),
-    Page("/audit", "audit", "Audit", views.audit, log=_findings, of_past=True),
-    Page("/queues/{queue}", "queue", "Queue", views.queue, redis=_limits, log=_flow),
-    Page("/jobs/{queue}/{id}", "job", "Job", views.job, redis=_job, log=_story),
+    Page("/", "overview", "Overview", views.overview_page, log=_spark),
+    Page("/jobs", "jobs", "Jobs", views.jobs_page, redis=_jobs),
+    Page("/dead", "dead", "Dead", views.dead_page, redis=_dead, log=_errors),
+    Page("/workers", "workers", "Workers", views.workers_page),
+    Page("/log", "log", "Log", views.log_page, log=_tail, of_past=True),
+    Page("/at", "at", "Then", views.at_page, log=_moment, of_past=True),
+    Page("/audit", "audit", "Audit", views.audit_page, log=_findings, of_past=True),
+    Page("/queues/{queue}", "queue", "Queue", views.queue_page, redis=_limits, log=_flow),
+    Page("/jobs/{queue}/{id}", "job", "Job", views.job_page, redis=_job, log=_story),
 )  # fmt: skip
 """The first ones stand in the menu. An address with a queue or a job has a second form behind a ``?``: see ALSO."""
 ALSO: Final[Mapping[str, str]] = {"queue": "/queue", "job": "/job"}
@@ -180,7 +180,7 @@ ALSO: Final[Mapping[str, str]] = {"queue": "/queue", "job": "/job"}
 # What an address asks for.
 
 
-def asked_of(path: Mapping[str, Any], query: Mapping[str, str], now_ms: int) -> Asked:
+def asked_of(path: Mapping[str, Any], query: Mapping[str, str], now_ms: int) -> PageQuery:
     """Read an address. Raises InvalidName or InvalidOption."""
     queue = path.get("queue") or query.get("queue") or None
     if queue is not None:
@@ -197,14 +197,14 @@ def asked_of(path: Mapping[str, Any], query: Mapping[str, str], now_ms: int) -> 
         raise InvalidOption.of("state", unknown[0], f"must be one of {', '.join(State)}")
     states = tuple(State(each) for each in dict.fromkeys(words))
     t = query.get("t", "").strip()
-    return Asked(queue, job_id, states, task, moment_of(t, now_ms) if t else None)
+    return PageQuery(queue, job_id, states, task, parse_moment(t, now_ms) if t else None)
 
 
 _AGO: Final = re.compile(r"(\d{1,6}) ?(s|m|h|d)(?: ago)?")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def moment_of(text: str, now_ms: int) -> int:
+def parse_moment(text: str, now_ms: int) -> int:
     """Read a moment as Unix ms: those, ``2026-11-21 10:00`` (UTC if no zone is given), ``10m ago``, or ``now``.
 
     Raises InvalidOption.

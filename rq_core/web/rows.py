@@ -99,7 +99,7 @@ def queue_row(found: QueueOverview, now_ms: int) -> Document:
     document.pop("workers")
     return document | {
         "ready_jobs": found.ready_jobs,
-        "counts": counts_of(found),
+        "counts": state_counts(found),
         "present": len(found.present),
         "busy": sum(each.says.busy for each in found.present),
         "places": sum(each.says.places for each in found.present),
@@ -109,7 +109,7 @@ def queue_row(found: QueueOverview, now_ms: int) -> Document:
     }
 
 
-def counts_of(found: QueueOverview) -> dict[str, int]:
+def state_counts(found: QueueOverview) -> dict[str, int]:
     """Return how many jobs a queue has in each state."""
     return {
         "ready": found.ready_jobs,

@@ -13,7 +13,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.process.http_port import parse_address
 from rq_core.web.access import ByToken, Gate, LocalOnly, is_local_host
-from rq_core.web.dashboard import build
+from rq_core.web.dashboard import build_site
 from rq_core.web.sources import Sources
 from rq_core.web.tokens import Tokens
 
@@ -45,7 +45,7 @@ def gate_of(options: WebOptions) -> Gate:
     return LocalOnly()
 
 
-def serve(options: WebOptions, say: Callable[[str], None]) -> None:
+def serve_page(options: WebOptions, say: Callable[[str], None]) -> None:
     """Serve the page until SIGTERM or Ctrl-C. ``say`` prints its address."""
     host, port = parse_address(options.listen, option="listen")
     gate = gate_of(options)
@@ -57,7 +57,7 @@ def serve(options: WebOptions, say: Callable[[str], None]) -> None:
     with contextlib.closing(sources):
         server = uvicorn.Server(
             uvicorn.Config(
-                build(sources, gate, options.allow_hosts),
+                build_site(sources, gate, options.allow_hosts),
                 host=host.strip("[]"),
                 port=port,
                 # What a proxy says of its client decides nothing here.

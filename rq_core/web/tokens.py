@@ -55,7 +55,7 @@ class Known(NamedTuple):
         return cls(Access(found[1], see_arguments=bool(found[3])), found[4])
 
 
-def digest_of(token: str) -> str:
+def token_digest(token: str) -> str:
     """Return the SHA-256 of a token, as hex digits."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -72,7 +72,7 @@ class Tokens:
 
     def by_token(self, token: str) -> Known | None:
         """Return whose token this is. Each of the file is compared, in a time that says nothing of it."""
-        wanted, found = digest_of(token), None
+        wanted, found = token_digest(token), None
         for known in self._current().values():
             if hmac.compare_digest(known.digest, wanted):
                 found = known
@@ -116,20 +116,20 @@ class Tokens:
         self._known, self._stamp = known, stamp
 
 
-def add(path: Path, name: str, *, see_arguments: bool = False) -> str:
+def add_token(path: Path, name: str, *, see_arguments: bool = False) -> str:
     """Give a name a new token, in the place of the one that it had, and return it: nothing else has it.
 
     Raises InvalidName, and InvalidOption if the file cannot be written.
     """
     check_name("token", name)
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    made = Known(Access(name, see_arguments=see_arguments), digest_of(token))
+    made = Known(Access(name, see_arguments=see_arguments), token_digest(token))
     _write(path, [*_others(path, name), made.line])
     return token
 
 
-def remove(path: Path, name: str) -> bool:
-    """Take a name's token out of the file. Returns whether it had one. Raises as ``add`` does."""
+def remove_token(path: Path, name: str) -> bool:
+    """Take a name's token out of the file. Returns whether it had one. Raises as ``add_token`` does."""
     check_name("token", name)
     lines = _lines(path)
     left = _others(path, name)

@@ -34,7 +34,6 @@ from rq_core.web.minutes import (
 from rq_core.web.rows import (
     Document,
     cause_row,
-    counts_of,
     dead_row,
     error_rows,
     error_says,
@@ -43,6 +42,7 @@ from rq_core.web.rows import (
     queue_row,
     shown_rows,
     since_of,
+    state_counts,
     steps_of,
     wait_row,
     without_carried,
@@ -65,7 +65,7 @@ _WHY_ROWS: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Asked:
+class PageQuery:
     """The wishes in an address."""
 
     queue: str | None = None
@@ -79,7 +79,7 @@ class Asked:
 class Facts:
     """The facts of a page."""
 
-    asked: Asked
+    asked: PageQuery
     access: Access
     now_ms: int
     state: Overview | Unread
@@ -132,7 +132,7 @@ def frame(facts: Facts) -> Document:
 # Pages.
 
 
-def overview(facts: Facts) -> Document:
+def overview_page(facts: Facts) -> Document:
     """Return the causes, then the queues."""
     found = facts.state
     document: Document = {
@@ -172,7 +172,7 @@ def _denied(found: Overview) -> list[str]:
     return [f"not looked at, since this user may not read them: {', '.join(found.denied)}"]
 
 
-def queue(facts: Facts) -> Document:
+def queue_page(facts: Facts) -> Document:
     """One queue: its flow, its limits, its workers and its settings."""
     name, found = facts.asked.queue or "", facts.queue
     document: Document = {
@@ -209,14 +209,14 @@ def queue(facts: Facts) -> Document:
     return document
 
 
-def jobs(facts: Facts) -> Document:
+def jobs_page(facts: Facts) -> Document:
     """Jobs of a queue that are in Redis."""
     asked, found = facts.asked, facts.found
     document: Document = {
         "queue": asked.queue,
         "states": [str(each) for each in asked.states],
         "task": asked.task,
-        "queues": [{"queue": q.queue, "counts": counts_of(q)} for q in facts.queues],
+        "queues": [{"queue": q.queue, "counts": state_counts(q)} for q in facts.queues],
         "jobs": [],
         "notes": [],
         "empty": "",
@@ -228,7 +228,7 @@ def jobs(facts: Facts) -> Document:
     return document
 
 
-def job(facts: Facts) -> Document:
+def job_page(facts: Facts) -> Document:
     """One job: its state, why it does not run now, what it waited for, and what happened to it."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     document: Document = {
@@ -266,7 +266,7 @@ def job(facts: Facts) -> Document:
     return document
 
 
-def dead(facts: Facts) -> Document:
+def dead_page(facts: Facts) -> Document:
     """The jobs that died last, and which errors claims ended with."""
     document: Document = {
         "queue": facts.asked.queue,
@@ -283,7 +283,7 @@ def dead(facts: Facts) -> Document:
     return document
 
 
-def workers(facts: Facts) -> Document:
+def workers_page(facts: Facts) -> Document:
     """All workers, each once."""
     found = {each.worker: each for q in facts.queues for each in q.workers}
     rows = sorted(found.values(), key=lambda each: (each.gone, each.says.host, each.worker))
@@ -299,7 +299,7 @@ def workers(facts: Facts) -> Document:
     }
 
 
-def log(facts: Facts) -> Document:
+def log_page(facts: Facts) -> Document:
     """The last events."""
     document: Document = {"queue": facts.asked.queue, "queues": _log_queues(facts), "events": []}
     if not isinstance(facts.logged, Unread | None):
@@ -308,7 +308,7 @@ def log(facts: Facts) -> Document:
     return document
 
 
-def at(facts: Facts) -> Document:
+def at_page(facts: Facts) -> Document:
     """How queues stood at a moment."""
     at_ms = facts.asked.at_ms if facts.asked.at_ms is not None else facts.now_ms
     document: Document = {
@@ -343,7 +343,7 @@ def at(facts: Facts) -> Document:
     return document
 
 
-def audit(facts: Facts) -> Document:
+def audit_page(facts: Facts) -> Document:
     """How far the log goes, what is missing from it, and what is proven."""
     document: Document = {"queues": [], "findings": None}
     if isinstance(facts.log, LogOverview):

@@ -49,12 +49,12 @@ def word(text: object, most: int = WORD_MAX) -> str:
     return plain(line)
 
 
-def number(value: float | None) -> str:
+def grouped(value: float | None) -> str:
     """Return a number with its thousands apart; a dash for none."""
     return NONE if value is None else f"{value:,}"
 
 
-def short(ms: float) -> str:
+def brief_span(ms: float) -> str:
     """Return a length of time, to the ms if it is shorter than a second."""
     return span(ms) if abs(ms) >= 1_000 else f"{ms:.0f} ms"
 
@@ -114,9 +114,9 @@ FILTERS: Final = {
     "plain": plain,
     "block": block,
     "word": word,
-    "number": number,
+    "number": grouped,
     "span": lambda ms: NONE if ms is None else span(ms),
-    "short": short,
+    "short": brief_span,
     "utc": lambda ms: "" if ms is None else utc(ms),
     "iso": iso,
     "clock": clock,

@@ -16,7 +16,7 @@ from rq_core.protocol.calls import claims
 from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
 from rq_core.web.access import Gate, Mounted
-from rq_core.web.dashboard import build
+from rq_core.web.dashboard import build_site
 from rq_core.web.sources import Sources
 from rq_core.web.tokens import Access
 from sql_audit.mirror.redis_access import Outbox
@@ -119,7 +119,7 @@ def browse(scene: Scene) -> Iterator[Browse]:
             sources = Sources(url or scene.url, audit_url=scene.audit_url if log else None)
             who = gate or Mounted(lambda _: Access("ann", see_arguments=see_arguments))
             made = TestClient(
-                build(sources, who, hosts), base_url=host, client=client, root_path=root_path,
+                build_site(sources, who, hosts), base_url=host, client=client, root_path=root_path,
                 headers=headers, follow_redirects=False,
             )  # fmt: skip
             return stack.enter_context(made)

@@ -125,7 +125,7 @@ def test_which_addresses_are_of_this_machine_alone(host: str, local: bool) -> No
 def test_a_token_opens_the_pages_and_none_does_not(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
-    token = tokens.add(tokens_file, "ann")
+    token = tokens.add_token(tokens_file, "ann")
     page = browse(gate=gate, client=ELSEWHERE)
 
     assert page.get("/").status_code == 303
@@ -153,7 +153,7 @@ def login(page: TestClient, token: str, **headers: str) -> int:
 def test_a_browser_gets_a_cookie_that_ends_with_its_token(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
-    token = tokens.add(tokens_file, "ann", see_arguments=True)
+    token = tokens.add_token(tokens_file, "ann", see_arguments=True)
     page = browse(gate=gate)
 
     assert (
@@ -168,7 +168,7 @@ def test_a_browser_gets_a_cookie_that_ends_with_its_token(
     assert token not in cookie
     assert page.get("/index.json").json()["sees_arguments"] is True
 
-    assert tokens.remove(tokens_file, "ann")
+    assert tokens.remove_token(tokens_file, "ann")
 
     assert page.get("/").status_code == 303
     assert page.get("/index.json").status_code == 401
@@ -178,10 +178,10 @@ def test_a_cookie_does_not_open_with_a_new_token_of_the_same_name(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
-    login(page, tokens.add(tokens_file, "ann"))
+    login(page, tokens.add_token(tokens_file, "ann"))
     assert page.get("/").status_code == 200
 
-    tokens.add(tokens_file, "ann")
+    tokens.add_token(tokens_file, "ann")
 
     assert page.get("/").status_code == 303
 
@@ -190,7 +190,7 @@ def test_a_cookie_is_over_after_twelve_hours(
     scene: Scene, browse: Browse, tokens_file: Path
 ) -> None:
     now = [1_800_000_000.0]
-    token = tokens.add(tokens_file, "ann")
+    token = tokens.add_token(tokens_file, "ann")
     page = browse(gate=ByToken(Tokens(tokens_file), clock=lambda: now[0]))
     login(page, token)
 
@@ -203,9 +203,9 @@ def test_a_cookie_is_over_after_twelve_hours(
 def test_a_cookie_that_was_changed_is_refused(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
-    tokens.add(tokens_file, "bob", see_arguments=True)
+    tokens.add_token(tokens_file, "bob", see_arguments=True)
     page = browse(gate=gate)
-    login(page, tokens.add(tokens_file, "ann"))
+    login(page, tokens.add_token(tokens_file, "ann"))
     cookie = page.cookies[COOKIE].strip('"')
     name, until, signed = cookie.split("|")
     page.cookies.clear()
@@ -223,7 +223,7 @@ def test_a_cookie_that_was_changed_is_refused(
 def test_a_form_of_another_site_is_refused(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
-    token = tokens.add(tokens_file, "ann")
+    token = tokens.add_token(tokens_file, "ann")
     page = browse(gate=gate)
 
     assert login(page, token, **{"Sec-Fetch-Site": "cross-site"}) == 403
@@ -244,7 +244,7 @@ def test_leaving_takes_the_cookie(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
-    login(page, tokens.add(tokens_file, "ann"))
+    login(page, tokens.add_token(tokens_file, "ann"))
 
     page.post("/logout", headers={"Sec-Fetch-Site": "same-origin"})
 
@@ -252,15 +252,15 @@ def test_leaving_takes_the_cookie(
 
 
 def test_the_file_has_no_token_and_is_its_owners(tokens_file: Path) -> None:
-    token = tokens.add(tokens_file, "ann")
-    tokens.add(tokens_file, "bob", see_arguments=True)
+    token = tokens.add_token(tokens_file, "ann")
+    tokens.add_token(tokens_file, "bob", see_arguments=True)
 
     text = tokens_file.read_text()
     assert token not in text
     assert re.fullmatch(r"ann viewer [0-9a-f]{64}\nbob viewer\+arguments [0-9a-f]{64}\n", text)
     assert tokens_file.stat().st_mode & 0o777 == 0o600
     assert len(Tokens(tokens_file)) == 2
-    assert not tokens.remove(tokens_file, "carl")
+    assert not tokens.remove_token(tokens_file, "carl")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_file_that_is_lost_opens_nothing(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
-    login(page, tokens.add(tokens_file, "ann"))
+    login(page, tokens.add_token(tokens_file, "ann"))
     assert page.get("/").status_code == 200
 
     tokens_file.unlink()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rq_core.errors import InvalidOption
-from rq_core.web.pages import moment_of
-from rq_core.web.words import iso, items, job_path, plain, query, queue_path, short, word
+from rq_core.web.pages import parse_moment
+from rq_core.web.words import brief_span, iso, items, job_path, plain, query, queue_path, word
 
 NOW_MS = 1_800_000_000_000
 
@@ -18,7 +18,7 @@ NOW_MS = 1_800_000_000_000
      ("2027-01-15T09:00+01:00", NOW_MS), ("999999d ago", 0)],
 )  # fmt: skip
 def test_a_moment_is_read(text: str, ms: int) -> None:
-    assert moment_of(text, NOW_MS) == ms
+    assert parse_moment(text, NOW_MS) == ms
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ def test_a_moment_is_read(text: str, ms: int) -> None:
 )
 def test_what_is_no_moment_is_refused(text: str) -> None:
     if text == "10":
-        assert moment_of(text, NOW_MS) == 10
+        assert parse_moment(text, NOW_MS) == 10
         return
     with pytest.raises(InvalidOption):
-        moment_of(text, NOW_MS)
+        parse_moment(text, NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_lists_in_markdown_become_items() -> None:
 def test_times() -> None:
     assert iso(NOW_MS) == "2027-01-15T08:00:00.000Z"
     assert iso(10**20) == iso(None) == ""
-    assert (short(7), short(61_000)) == ("7 ms", "1 min 1 s")
+    assert (brief_span(7), brief_span(61_000)) == ("7 ms", "1 min 1 s")

@@ -43,7 +43,7 @@ def web() -> None:
     """Show the queues on a web page, which changes nothing. `rq-core web` is `rq-core web serve`."""
 
 
-@web.command()
+@web.command("serve")
 @click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option(
     "--listen",
@@ -68,7 +68,7 @@ def web() -> None:
 )
 @audit_url_option("The audit database: for all that is past.")
 @server_options
-def serve(
+def serve_command(
     target: str | None,
     listen: str,
     tokens: Path | None,
@@ -83,8 +83,7 @@ def serve(
     What is wrong comes first, then the queues. Each page is also JSON: /index.json, /queues/mail.json.
     """
     with _extra():
-        from rq_core.web.serve import WebOptions
-        from rq_core.web.serve import serve as serve_page
+        from rq_core.web.serve import WebOptions, serve_page
     if target is not None:
         from rq_core.app.loading import load_app
         from rq_core.cli.commands.worker import check_target
@@ -113,8 +112,8 @@ def token(name: str, tokens: Path | None, *, see_arguments: bool, remove: bool) 
     if tokens is None:
         raise click.UsageError(f"give --tokens FILE or set {TOKENS_VARIABLE}")
     if not remove:
-        click.echo(token_file.add(tokens, name, see_arguments=see_arguments))
-    elif not token_file.remove(tokens, name):
+        click.echo(token_file.add_token(tokens, name, see_arguments=see_arguments))
+    elif not token_file.remove_token(tokens, name):
         raise click.ClickException(f"{tokens} has no token of {name}")
 
 
