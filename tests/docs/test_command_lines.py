@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from rq_core.cli.commands.web import WebGroup
 from rq_core.cli.root import root
 from tests.docs.transcript import DOCS
 
@@ -39,6 +40,8 @@ def problem_of(line: str) -> str | None:
             return f"there is no command {words[0]}"
         group, words = found, words[1:]
         context = click.Context(group, info_name=group.name, parent=context)
+    if isinstance(group, WebGroup):
+        group = group.commands[group.default]
     # A page names a command without what it needs, but not with what it does not know.
     needed = [p for p in group.params if isinstance(p, click.Option)]
     known = {name for option in needed for name in (*option.opts, *option.secondary_opts)}

@@ -29,12 +29,14 @@ tokens_option = click.option(
 
 
 class WebGroup(CommandGroup):
-    """Without one of its commands, it serves the page."""
+    """Commands, one of which is meant where none is named."""
+
+    default: Final = "serve"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put ``serve`` where no command is named."""
+        """Put the default where no command is named."""
         if not args or args[0] not in (*self.commands, *ctx.help_option_names):
-            args = ["serve", *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
