@@ -42,7 +42,7 @@ from rq_core.web.access import (
     local_path,
 )
 from rq_core.web.pages import ALSO, PAGES, Now, Page, asked_of
-from rq_core.web.sources import NO_LOG, Sources
+from rq_core.web.sources import NO_LOG, RecentAnswers, Sources
 from rq_core.web.views import Facts, PageQuery
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ class _Site:
 
     def __init__(self, sources: Sources, gate: Gate, clock: Callable[[], float]) -> None:
         self._sources = sources
+        self._recent = RecentAnswers()
         self._gate = gate
         self._clock = clock
         self._templates = environment()
@@ -166,9 +167,8 @@ class _Site:
             asked = asked_of(request.path_params, request.query_params, now_ms)
         except UsageError as error:
             return self._sentence(request, str(error), 400)
-        # Side by side: one that does not answer does not hold up the other.
-        (state, found), (log, logged) = await asyncio.gather(
-            self._present(page, asked, now_ms), self._past(page, asked, now_ms)
+        (state, found), (log, logged) = await self._recent.get(
+            (page.name, asked), lambda: self._ask(page, asked, now_ms)
         )
         access = access_of(request)
         assert access is not None  # The guard let it through.
@@ -184,6 +184,13 @@ class _Site:
             request, page.template, page=page, doc=document, frame=frame, asked=asked
         )
         return self._tagged(request, html)
+
+    async def _ask(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
+        """Ask both sources side by side: one that does not answer does not hold up the other."""
+        present, past = await asyncio.gather(
+            self._present(page, asked, now_ms), self._past(page, asked, now_ms)
+        )
+        return present, past
 
     async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Read the shared look at all queues, and what the page also asks of Redis."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.metrics.causes import Unread
-from rq_core.metrics.shared import Shared, SharedOverview, shared_log, viewer
+from rq_core.metrics.shared import SHARED_S, Shared, SharedOverview, shared_log, viewer
 from rq_core.model import plugins
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.plugins import AuditQuestions, LogOverview
@@ -33,6 +34,28 @@ NO_LOG: Final = Unread(
 )
 
 T = TypeVar("T")
+
+
+class RecentAnswers:
+    """Shares the answers of a page for a second: fifty viewers of one address cost what one does."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+
+    async def get(self, address: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what ``ask`` answers, or answered less than a second ago."""
+        now = self._clock()
+        # A task belongs to its loop.
+        key = asyncio.get_running_loop(), address
+        until, task = self._asked.get(key, (0.0, None))
+        if task is None or until <= now:
+            self._asked = {each: found for each, found in self._asked.items() if found[0] > now}
+            task = asyncio.create_task(ask())
+            self._asked[key] = now + SHARED_S, task
+        # One viewer who goes away takes no answer from the others.
+        found: T = await asyncio.shield(task)
+        return found
 
 
 class Sources:
