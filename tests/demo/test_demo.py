@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from rq_core.connections.client import Client
 from rq_core.embedded import server
 from sql_audit.demo.stage import find_files, most_at_once
 from sql_audit.store.schema.tables import job_event
+from tests.kit.processes import Child
+from tests.kit.servers import free_port
+from tests.kit.wait import wait_until
 
 
 def run_demo(cwd: Path, *options: str) -> dict[str, Any]:
@@ -155,3 +160,33 @@ def test_a_server_that_is_not_there_is_one_line(option: list[str]) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("demo: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_demo_shows_its_queue_on_a_page_until_it_is_stopped(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for number in range(60):
+        (files / f"{number}.txt").write_text(str(number) * 1_000)
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "sql_audit.demo",
+        "--path",
+        str(files),
+        "--web",
+        f"127.0.0.1:{port}",
+    ]
+
+    with Child(command, tmp_path / "log") as process:
+        wait_until(lambda: "until Ctrl-C" in process.said(), "the page stays", timeout=100)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/index.json", timeout=10) as answer:
+            document = json.load(answer)
+        process.send_signal(signal.SIGINT)
+        status = process.wait(30)
+        said = process.said()
+
+    assert [each["queue"].partition("-")[0] for each in document["queues"]] == ["demo"]
+    assert (status, document["unread"]) == (0, [])
+    assert "All agree" in said
