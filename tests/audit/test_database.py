@@ -289,7 +289,7 @@ def test_errors_do_not_show_the_password() -> None:
         ("nobody", "postgres", 'role "nobody" does not exist'),
     ],
 )
-def test_an_error_says_that_postgres_refuses_and_not_that_it_is_unreachable(
+def test_a_refusal_by_postgres_is_not_reported_as_an_unreachable_server(
     user: str, name: str, says: str, postgres_server: PostgresServer
 ) -> None:
     url = f"postgresql://{user}@127.0.0.1:{postgres_server.port}/{name}"

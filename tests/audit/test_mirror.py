@@ -286,7 +286,7 @@ def test_missing_entries_are_recorded_as_a_gap(
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 1
 
 
-def test_a_changed_anchor_goes_to_quarantine_and_a_baseline_logs_the_jobs_again(
+def test_a_changed_anchor_goes_to_quarantine_and_is_followed_by_a_baseline(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")

@@ -162,7 +162,7 @@ def test_a_claim_with_unreadable_scopes_goes_to_quarantine(
 # Around a thousand, what can still be read cannot be written, or not be read again elsewhere.
 @pytest.mark.parametrize("depth", [30, 40, 940, 5000])
 @pytest.mark.parametrize("kind", ["died", "cap_changed"])
-def test_json_of_any_depth_is_mirrored_and_readable(
+def test_json_of_any_depth_does_not_stop_the_mirror_or_readers(
     depth: int, kind: str, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     nest = "[" * depth + "]" * depth

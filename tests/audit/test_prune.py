@@ -350,7 +350,7 @@ def test_a_head_older_than_a_forged_prune_proves_nothing(
 
 
 @pytest.mark.parametrize("batch", ["the cut", "the last"])
-def test_two_records_of_one_prune_are_a_violation(
+def test_verify_finds_rewritten_events_despite_forged_records_of_a_prune(
     batch: str, writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """Old events were rewritten and their batches deleted, and every check held: the rows had the true head."""
@@ -404,7 +404,7 @@ def test_the_mirror_continues_between_the_transactions_of_a_prune(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_the_prune_command_reports_what_it_removes_and_names_its_refusals(
+def test_the_prune_command_reports_the_removed_jobs_and_explains_refusals(
     writer: StreamWriter, small: Mirror, audit_url: str, database: Database
 ) -> None:
     writer.now_ms = int(time.time() * 1000) - 101 * DAY
@@ -427,7 +427,7 @@ def test_the_prune_command_reports_what_it_removes_and_names_its_refusals(
     assert (row["actor"], row["jobs"], row["events"]) == ("ada", did["jobs"], did["events"])
 
 
-def test_prune_writes_one_job_in_the_singular(
+def test_the_prune_command_uses_the_singular_for_one_job(
     writer: StreamWriter, mirror: Mirror, audit_url: str, database: Database
 ) -> None:
     """It was "1 jobs would leave"."""

@@ -299,7 +299,7 @@ def test_a_report_on_a_narrow_terminal_keeps_words_whole_and_names_the_hidden_co
     assert max(map(len, table.partition("no room")[0].splitlines())) <= int(columns)
 
 
-def test_tail_prints_lines(log: str) -> None:
+def test_tail_prints_one_line_per_event(log: str) -> None:
     lines = call("tail", "--audit", log, "-n", "2", "--json").stdout.splitlines()
     assert [json.loads(line)["type"] for line in lines] == ["succeeded", "enqueued"]
 

@@ -71,7 +71,7 @@ def test_an_empty_read_ahead_is_read_again(writer: StreamWriter, mirror: Mirror)
     assert mirror.turn().events == 1
 
 
-def test_a_batch_that_was_read_ahead_is_dropped_after_another_mirror_committed_it(
+def test_a_batch_that_was_read_ahead_and_committed_by_another_mirror_is_dropped(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     backlog(writer)

@@ -259,7 +259,7 @@ def test_remembered_ids_that_were_restored_agree_with_the_log(
     assert " once=1" in line_of(seed, "once")
 
 
-def test_an_id_that_is_used_again_before_it_is_mirrored_is_no_difference(
+def test_an_id_that_is_reused_before_the_mirror_caught_up_is_no_difference(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.enqueue("full", keep_ms=2 * HOUR, task="u")

@@ -289,7 +289,7 @@ def test_after_a_total_loss_the_queue_gets_another_stamp_and_its_old_server_is_r
 
 
 @pytest.mark.parametrize("dies", ["before Redis is told", "before SQL is told"])
-def test_a_mirror_that_dies_while_it_attaches_a_queue_is_accepted_later(
+def test_a_mirror_that_died_while_attaching_a_queue_is_accepted_later(
     dies: str, first: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty(first)

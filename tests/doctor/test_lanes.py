@@ -233,7 +233,9 @@ def test_outdated_repairs_do_no_harm(seed: Seed, lost: str) -> None:
 
 
 @pytest.mark.parametrize("fair", [False, True], ids=["by age", "fair"])
-def test_repair_keeps_a_lane_that_jobs_entered_after_the_look(seed: Seed, fair: bool) -> None:
+def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
+    seed: Seed, fair: bool
+) -> None:
     """The doctor saw it without jobs, and was about to remove its place."""
     seed.cap("tenant", 1)
     seed.configure(fair=int(fair))

@@ -255,7 +255,7 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
     assert (told.ids, told.discarded) == (("j",), (("j", "task=t"),))
 
 
-def test_a_lane_that_is_emptied_and_filled_in_one_claim_stays_open(seed: Seed) -> None:
+def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(seed: Seed) -> None:
     """A lane that was filled, served and emptied in one claim was filled again, and blocked as if it were still open
     and ahead of itself: the job waited although its scopes had room, and nobody would open the lane (I10)."""
     seed.cap("task=t", 2)
@@ -276,7 +276,7 @@ def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> N
     assert ids(seed.claim(2)) == ["first", "second"]
 
 
-def test_a_fair_key_gains_no_credit_while_it_waits_for_a_cap(seed: Seed) -> None:
+def test_a_fair_key_gains_no_credit_while_waiting_for_a_cap(seed: Seed) -> None:
     """In a fair queue a lane that was blocked for long had a virtual time far in the past. When its scope got room, its
     key was served until it had caught up, and another key's first job waited for all of that."""
     seed.configure(fair=1)

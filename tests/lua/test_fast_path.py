@@ -140,7 +140,7 @@ def test_a_random_mixture_of_lanes_and_priorities_is_claimed_by_priority_and_age
     assert taken == wanted
 
 
-def test_a_lane_that_is_served_opens_the_lanes_that_waited_for_it(seed: Seed) -> None:
+def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
     """Two places become free in one call, which opens one lane: when that one moves on, the next is opened."""
     seed.cap("task=t", 2)
     for name in "abcd":

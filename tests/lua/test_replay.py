@@ -556,7 +556,7 @@ def test_a_lower_call_number_is_stale_in_every_script(
     assert before == raw(lossy.control)
 
 
-def test_a_refused_call_is_carried_out_when_it_is_sent_again(lossy: LossySeed) -> None:
+def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None:
     """The reply to a refused call is lost, room is made, and the re-sent call is carried out: once."""
     lossy.enqueue("first")
     lossy.attach()

@@ -50,7 +50,7 @@ def test_viewers_share_the_error_of_an_outage() -> None:
     assert first.value is second.value
 
 
-def test_a_viewer_of_a_hanging_look_waits_for_the_rest_of_the_timeout() -> None:
+def test_a_viewer_of_a_hanging_read_waits_for_the_rest_of_the_timeout() -> None:
     goes_on = threading.Event()
     shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=1.0)
     with pytest.raises(ServerUnavailable):
@@ -66,7 +66,7 @@ def test_a_viewer_of_a_hanging_look_waits_for_the_rest_of_the_timeout() -> None:
     assert took_s < 0.8
 
 
-def test_a_look_that_failed_to_start_is_started_by_the_next_viewer(
+def test_a_read_that_failed_to_start_is_started_by_the_next_viewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shared = Shared(lambda: 7, lambda: ServerUnavailable(url="", why="late"))

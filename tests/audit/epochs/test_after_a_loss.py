@@ -64,7 +64,7 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_mirror_killed_while_it_records_a_loss_records_the_loss_once(
+def test_a_mirror_killed_while_recording_a_loss_records_the_loss_once(
     start_redis: Callable[..., RedisServer], database: Database, step: str
 ) -> None:
     server = start_redis()

@@ -50,7 +50,7 @@ class Pair:
             control.replicaof("NO", "ONE")
 
 
-def test_a_producer_writes_to_a_lagging_promoted_replica_before_the_mirror_notices_the_failover(
+def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)

@@ -85,7 +85,7 @@ def test_a_starting_mirror_records_the_loss(
 
 
 @pytest.mark.parametrize("named", [(), (QUEUE,)], ids=["all", "named"])
-def test_doctor_and_verify_report_the_loss_before_a_mirror_records_it(
+def test_doctor_and_verify_report_a_loss_that_no_mirror_has_recorded(
     server: RedisServer, client: Client, database: Database, named: tuple[str, ...]
 ) -> None:
     with client:

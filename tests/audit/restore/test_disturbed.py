@@ -32,7 +32,7 @@ from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 
 
-def test_a_job_whose_keys_were_deleted_by_hand_is_logged_as_gone_before_it_is_restored(
+def test_a_job_whose_keys_were_deleted_by_hand_is_logged_as_gone_before_its_restore(
     client: Client, database: Database
 ) -> None:
     """Redis' history did not break, so the log takes it for alive."""
@@ -68,7 +68,7 @@ def test_restore_refuses_arguments_that_do_not_match_their_digest(
     assert lines(client) == {}
 
 
-def test_restore_waits_for_the_mirror_and_names_the_lag_when_it_gives_up(
+def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
     client: Client, database: Database
 ) -> None:
     """A job that ended since looks lost to whoever does not wait."""

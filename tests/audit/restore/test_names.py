@@ -94,7 +94,7 @@ def test_a_restored_job_holds_its_name_again(client: Client, database: Database,
 
 
 @every_rule
-def test_the_lost_job_that_held_the_name_holds_it_again(
+def test_the_holder_of_a_name_among_two_lost_jobs_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
     """A debounced job that was claimed had given its name up, so both come back; there are no two of the others."""
@@ -260,9 +260,7 @@ def test_the_later_of_two_windows_of_a_name_is_restored(client: Client, database
     assert [name.job_id for name in client.run(client.calls.names.held(QUEUE))] == ["second"]
 
 
-def test_restore_does_not_take_a_name_from_the_job_that_took_it_since(
-    client: Client, database: Database
-) -> None:
+def test_restore_does_not_take_a_name_from_a_newer_job(client: Client, database: Database) -> None:
     throttle(client, "first")
     run_all(client)
     lose_all(client, database)

@@ -255,7 +255,7 @@ def test_an_edit_is_refused_while_the_audit_log_is_full(seed: Seed) -> None:
     assert f"ready task=t seq=1 since={T}" == seed.state("a")
 
 
-def test_an_edit_and_a_claim_in_one_millisecond_are_carried_out_in_their_order(seed: Seed) -> None:
+def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed: Seed) -> None:
     """Whichever comes first: no job is claimed under its old priority and edited as well."""
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("b", priority="high")
@@ -282,7 +282,7 @@ def test_a_due_job_that_is_edited_before_the_next_claim_stays_scheduled_until_th
     assert ["a"] == ids(seed)
 
 
-def test_an_edit_in_a_blocked_lane_opens_the_lane_for_the_next_job(seed: Seed) -> None:
+def test_an_edit_moves_a_job_out_of_a_blocked_lane(seed: Seed) -> None:
     seed.cap("tenant=a", 1)
     seed.enqueue("holds", scopes=["tenant=a"])
     holds = seed.claim_one("holds")

@@ -253,7 +253,7 @@ def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
     assert ["urgent", "waits", "first", "second"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_claim_promotes_due_jobs_that_it_does_not_take(seed: Seed) -> None:
+def test_a_claim_promotes_due_jobs_beyond_its_limit(seed: Seed) -> None:
     """Step 0 runs whatever the worker asked for."""
     seed.enqueue("a", delay_ms=1_000)
     seed.enqueue("b", delay_ms=1_001)

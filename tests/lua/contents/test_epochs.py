@@ -117,7 +117,7 @@ def test_jobs_keep_their_order_when_meta_is_lost(seed: Seed) -> None:
     assert ["held", "a", "b"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_queue_begins_its_first_epoch_again_after_flushall(seed: Seed) -> None:
+def test_a_queue_starts_a_first_epoch_after_flushall(seed: Seed) -> None:
     seed.enqueue("a")
     claim = seed.claim_one("a")
     seed.control.flushall()

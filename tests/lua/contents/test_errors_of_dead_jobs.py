@@ -37,7 +37,7 @@ def test_a_retried_failure_stores_no_error_with_the_job(seed: Seed) -> None:
     assert "jobs" not in changes
 
 
-def test_a_dead_job_stores_the_traceback_of_its_error_if_it_is_short(seed: Seed) -> None:
+def test_a_dead_job_stores_only_a_short_traceback_of_its_error(seed: Seed) -> None:
     """A message may look like the end of one: in JSON its quotes are escaped."""
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:

@@ -221,7 +221,7 @@ def test_a_call_with_other_arguments_is_reported_as_a_mismatch(seed: Seed, *, en
     assert ("a",) == enqueue(seed, "a").duplicates
 
 
-def test_two_jobs_with_one_id_in_a_call_are_compared(seed: Seed) -> None:
+def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Seed) -> None:
     jobs = [seed.job("a", remember_ms=DAY, call=f"={call}") for call in (CALL, CALL, OTHER)]
     found = seed.enqueue(*jobs)
 
@@ -283,7 +283,7 @@ def test_an_enqueued_event_has_a_window_and_a_remembered_id_without_a_digest(
     )
 
 
-def test_the_id_of_a_replaced_job_refers_to_the_job_that_replaced_it(seed: Seed) -> None:
+def test_a_replaced_id_refers_to_the_new_job(seed: Seed) -> None:
     enqueue(seed, "k", name="t/x")
     seed.enqueue("b", name="t/x", unique="replace")
 

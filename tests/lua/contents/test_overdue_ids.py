@@ -122,7 +122,7 @@ def test_an_overdue_job_gives_its_id_and_name_to_one_new_job(seed: Seed) -> None
     assert "a" == seed.snapshot()["slots"][f"unique|{NAME}"]
 
 
-def test_a_throttle_window_outlasts_the_overdue_job_that_began_it(seed: Seed) -> None:
+def test_a_throttle_window_outlasts_its_overdue_job(seed: Seed) -> None:
     rule = {"unique": "keep", "name": NAME, "window_ms": 5_000}
     seed.enqueue(seed.job("a", **rule, expires_in_ms=1_000))
     seed.advance(1_000)

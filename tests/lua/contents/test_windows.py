@@ -317,7 +317,7 @@ def test_frequent_calls_do_not_delay_a_debounced_job_past_its_latest_instant(
 
 @LANES
 @pytest.mark.parametrize("claims", [0, 1])
-def test_a_restored_debounced_job_holds_its_name_if_it_was_never_claimed(
+def test_only_an_unclaimed_debounced_job_is_restored_with_its_name(
     seed: Seed, claims: int, lane: str
 ) -> None:
     stands = f"claim:{seed.now + MOST_MS}"

@@ -129,7 +129,7 @@ def test_a_mutant_that_does_not_apply_is_an_error_before_any_test_runs(
         runner.run([MUTANT, replace(MUTANT, find=find)])
 
 
-def test_the_page_has_no_path_of_the_machine_that_wrote_it() -> None:
+def test_the_page_has_no_local_path() -> None:
     said = f"E  TimeoutExpired: Command '['{planting.ROOT}/.venv/bin/python', '-m', 'rq_core.cli']' timed out"
 
     assert (
