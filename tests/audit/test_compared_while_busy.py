@@ -179,7 +179,7 @@ def test_an_epoch_that_is_not_mirrored_yet_gives_a_note_and_no_violation(
 
 
 @pytest.mark.parametrize("detached", [True, False])
-def test_a_queue_that_another_database_mirrors_gives_a_note_and_no_violation(
+def test_a_queue_that_is_not_mirrored_into_this_database_gives_a_note_and_no_violation(
     client: Client, database: Database, fleet: Fleet, detached: bool
 ) -> None:
     meta = f"rqc:{{{QUEUE}}}:meta"

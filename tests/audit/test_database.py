@@ -198,7 +198,7 @@ def test_tables_of_another_program_are_left_alone(audit_url: str) -> None:
     database.close()
 
 
-def test_a_database_without_tables_is_refused_until_they_are_created(audit_url: str) -> None:
+def test_a_database_without_tables_is_refused_until_the_schema_is_created(audit_url: str) -> None:
     database = Database(audit_url)
     with pytest.raises(AuditEmpty, match="audit run"):
         migrate.check_current(database)

@@ -131,7 +131,7 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
     assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)
 
 
-def test_a_redis_snapshot_older_than_the_cut_is_unknown_and_no_violation(
+def test_verify_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
     seasons: Seasons, database: Database
 ) -> None:
     """Redis comes back with jobs that finished since and were pruned: SQL cannot compare any more, so a

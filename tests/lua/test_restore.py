@@ -152,7 +152,7 @@ def test_a_restore_without_changes_does_not_count_as_the_last_restore(seed: Seed
     assert seed.meta("restored") is None
 
 
-def test_a_full_backlog_refuses_a_restore(seed: Seed) -> None:
+def test_a_restore_is_refused_while_the_backlog_is_full(seed: Seed) -> None:
     seed.attach()
     seed.configure(backlog_max_jobs=1)
 

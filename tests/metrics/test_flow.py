@@ -132,7 +132,7 @@ def _count_for_ever(table: FlowTable) -> None:
         table.claimed("mail", 1)
 
 
-def test_the_counts_of_a_killed_process_stay() -> None:
+def test_the_counts_of_a_killed_process_are_kept() -> None:
     context, totals = multiprocessing.get_context("spawn"), FlowTotals()
 
     def claims() -> float:

@@ -133,7 +133,7 @@ def test_two_concurrent_restores_restore_each_job_once(
     assert set(restored(database).values()) == {1}
 
 
-def test_restore_leaves_a_job_that_its_producer_has_enqueued_again(
+def test_restore_skips_a_job_that_its_producer_has_enqueued_again(
     client: Client, database: Database
 ) -> None:
     client.run(client.calls.enqueue.many([job("a"), job("b")]))

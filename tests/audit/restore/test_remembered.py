@@ -69,7 +69,7 @@ def test_a_job_that_a_producer_enqueued_again_after_a_failover_runs_once(
     assert sorted(["before", "plain", "order-42", "lost"]) == sorted(ran)
 
 
-def test_restore_leaves_a_job_that_a_producer_enqueued_again_after_a_failover(
+def test_restore_skips_a_job_that_a_producer_enqueued_again_after_a_failover(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)
