@@ -407,7 +407,7 @@ WRONG: list[tuple[str, int, list[str], str]] = [
 @pytest.mark.parametrize(
     ("status", "words", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
 )
-def test_an_error_is_one_clear_line(
+def test_each_error_of_a_command_is_one_line(
     status: int,
     words: list[str],
     said: str,
@@ -455,7 +455,7 @@ def test_an_outdated_schema_is_a_one_line_error(
     assert "rq-core audit migrate --audit" in result.stderr
 
 
-def test_an_error_of_the_database_is_one_line(log: str, database: Database) -> None:
+def test_a_refusal_by_the_database_is_a_one_line_error(log: str, database: Database) -> None:
     """A table that is gone is no bug of ours, and its error no traceback."""
     with database.writing() as connection:
         assert connection is not None

@@ -38,7 +38,7 @@ def test_a_healthy_queue_with_caps_has_no_findings(seed: Seed, fair: bool) -> No
         assert look(seed) == []
 
 
-def test_all_indexes_can_be_repaired_after_a_loss_at_once(seed: Seed) -> None:
+def test_all_indexes_are_repaired_after_a_simultaneous_loss(seed: Seed) -> None:
     busy = Busy(seed)
     before = seed.snapshot()
     seed.control.delete(*(seed.keys(name) for name in (*LOST, "expiring", "dead")))

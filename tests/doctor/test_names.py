@@ -94,7 +94,7 @@ def test_a_lost_window_is_no_finding(seed: Seed) -> None:
     assert [] == look(seed)
 
 
-def test_repair_restores_no_name_of_a_job_that_has_ended_since(seed: Seed) -> None:
+def test_repair_does_not_restore_the_name_of_a_job_that_has_ended_since(seed: Seed) -> None:
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/waits")
     found = look(seed)
