@@ -16,7 +16,7 @@ _INSTANT_MAX: Final = datetime(2286, 1, 1, tzinfo=UTC)
 
 
 def instant_ms_of(option: str, value: datetime) -> int:
-    """Return an instant in Unix ms, rounded up; 1 for any earlier instant.
+    """Return an instant in Unix ms, rounded up, and at least 1 (also for instants before 1970).
 
     Raises InvalidOption, which names ``option``, for a value that is not a datetime, has no time zone, or is not before
     the year 2286.
