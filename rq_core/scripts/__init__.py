@@ -1,12 +1,11 @@
-"""From the files in ``lua/`` to what Redis runs.
+"""Makes of the files in ``lua/`` the functions and scripts that Redis runs.
 
 It owns reading a file's header, putting a script's text together, and the two forms in which Redis takes it: a
 function, or a script for servers that load no functions. It does not send anything.
 
 Read ``header`` first, then ``assemble`` and ``script``.
 
-- ``header``, ``source``: a file's header; a file, taken apart.
-- ``binding``, ``constants``: names of keys and arguments; what Lua knows of the model.
-- ``rooms``, ``assemble``, ``script``: includes in rooms; the whole text; how it is called.
-- ``plain``: sends the programs of ``lua/plain``.
+- ``header``, ``source``: a file's header; a file, taken apart. - ``binding``, ``constants``: names of keys and
+arguments; facts of the model as Lua constants. - ``rooms``, ``assemble``, ``script``: includes in rooms; the whole text
+of a script; the commands that load and call it. - ``plain``: sends the programs of ``lua/plain``.
 """
