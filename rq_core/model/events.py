@@ -1,4 +1,4 @@
-"""The outbox, read: decoding its entries, and folding a job's events into the job's state.
+"""Decodes entries of the outbox, and folds a job's events into the job's state.
 
 ``doctor`` folds the outbox with this module. ``sql_audit`` reads and folds with code of its own, by the same tables;
 tests compare the two with each other and with ``state``. Nothing here does I/O.

@@ -57,7 +57,7 @@ class JobState:
     """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
     spec: str | None = None
     error: JobError | None = None
-    """The error that a dead job died of; None if it died of something else, or is not dead."""
+    """The error that a dead job died of; None if the job died for another reason, or is not dead."""
 
     @property
     def since_ms(self) -> int | None:

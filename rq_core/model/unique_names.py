@@ -1,8 +1,7 @@
 """The names of unique jobs: how they are made of arguments, and how ``slots`` stores them.
 
-A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded JSON. Text has no quotes there, unless it could
-then be read as a value of another type. A name is ``TASK/DIGEST`` where it is made of all arguments, or would be too
-long.
+A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded JSON. Text has no quotes there, unless it could then
+be read as a value of another type. A name that is made of all arguments, or would be too long, is ``TASK/DIGEST``.
 
     >>> unique_name("send", {"tenant": '"a b"'})
     'send/tenant=a%20b'
@@ -62,7 +61,8 @@ class Stands(NamedTuple):
     """How long a job holds its name: the field ``name_stands`` of its state line and its events, parsed."""
 
     how: str
-    """``done``: until it ends; ``claim``: until its first claim; ``until``: to an instant, also after its end."""
+    """``done``: until the job ends; ``claim``: until its first claim; ``until``: until an instant, also after its
+    end."""
     at_ms: int | None = None
     """``claim``: Unix ms by which the job is ready at the latest; ``until``: that instant (Unix ms)."""
 

@@ -1,6 +1,6 @@
-"""Makes of the files in ``lua/`` the functions and scripts that Redis runs.
+"""Turns the files in ``lua/`` into the functions and scripts that Redis runs.
 
-It owns reading a file's header, putting a script's text together, and the two forms in which Redis takes it: a
+It owns the headers of files, the assembly of a script's text, and the two forms in which Redis takes the text: a
 function, or a script for servers that load no functions. It does not send anything.
 
 Read ``header`` first, then ``assemble`` and ``script``.

@@ -171,9 +171,10 @@ function integer(text)
   return value
 end
 end"""
-"""Reads whole numbers only: not nan, inf or a fraction, which Lua takes for numbers. An argument must also be written
-in digits; a field of a record need not, since a match would cost time per job. Below 10^13 the sum with a Unix time in
-ms still has the 14 digits that Lua writes exactly. Most arguments are the same in each call, so some are remembered."""
+"""The Lua function ``integer``, which accepts only whole numbers: not nan, inf or a fraction, which Lua takes for
+numbers. An argument must also be written in digits; a field of a record need not, since a match would cost time per
+job. Below 10^13 the sum with a Unix time in ms still has the 14 digits that Lua writes exactly. Most arguments are the
+same in each call, so some are remembered."""
 
 
 _COLUMN: Final = """function column(n)

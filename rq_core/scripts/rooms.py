@@ -182,8 +182,8 @@ def include_words(
 
 
 def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
-    """Return the includes without the functions that the script does not need: EVALSHA makes each function in each
-    call."""
+    """Return the includes without the functions that the script does not need, since EVALSHA creates all functions in
+    each call."""
     _check_names(script, includes)
     paths = include_paths(lua)
     found: dict[str, _File] = {}

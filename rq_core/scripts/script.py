@@ -50,7 +50,7 @@ class Script:
 
     @cached_property
     def has_tail(self) -> bool:
-        """Whether a call that carries keys on demand has a tail after its records."""
+        """Whether a call that carries keys on demand has a tail, which may be empty, after its records."""
         return "Tail" in self.header.sections
 
     @property
@@ -148,7 +148,7 @@ def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
 
 @cache
 def build_function(name: str, variant: Variant | None = None) -> Script:
-    """Return the script as a function, with the includes of ``variant``. It is made once, not per call."""
+    """Return the script as a function, with the includes of ``variant``. The result is cached."""
     variant = variant or Variant()
     made = assemble(lua_directory(), name, variant)
     flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))

@@ -1,6 +1,6 @@
 """A Lua file as ``assemble`` needs it: its header, and its code in parts.
 
-Several scripts are made of the same includes, so a file is read and taken apart once in a process.
+Several scripts are made of the same includes, so a file is read and parsed once in a process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Part:
 
     code: str
     names: tuple[str, ...]
-    """The names that it defines; empty if the code is not a definition."""
+    """The names that the part defines; empty if its code is not a definition."""
     is_function: bool
 
     @cached_property

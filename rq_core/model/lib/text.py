@@ -24,8 +24,8 @@ def number_in(text: str | None) -> int | None:
 
 
 def printable(text: str) -> str:
-    """Return a text as one line that cannot steer a terminal: characters that are not printable are escaped, also line
-    ends."""
+    """Return a text as one line that cannot steer a terminal: characters that are not printable are escaped, and so are
+    line ends."""
     if text.isprintable():
         return text
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -133,7 +133,7 @@ _SOURCES: Final = {event: {t.source for t in TRANSITIONS if t.event is event} fo
 CLAIM_ENDS: Final = frozenset(
     t.event for t in TRANSITIONS if t.source in CLAIMED_STATES and t.target not in CLAIMED_STATES
 )
-"""Events that end a claim, if there is one in force."""
+"""Events that end the claim of a job, if a claim is in force."""
 
 ONLY_CLAIM_ENDS: Final = frozenset(e for e in CLAIM_ENDS if _SOURCES[e] <= CLAIMED_STATES)
 """Events that end a claim, and that happen only to jobs with a claim in force."""

@@ -151,7 +151,7 @@ DELETED: Final = "deleted"
 WAITS: Final = "waits"
 """The event of the deletion is appended, but not mirrored yet: call again later."""
 ABSENT: Final = "absent"
-"""There is no such queue."""
+"""The queue does not exist."""
 
 
 class _Answer(NamedTuple):

@@ -138,7 +138,8 @@ class Delivery:
         return queue in self._met
 
     def head(self, name: str, queue: str) -> tuple[Any, ...]:
-        """Return the beginning of a call's command, in the form that this server is known to take now."""
+        """Return the beginning of a call's command, in the form that this server takes at present: a function or a
+        script, with its keys."""
         head = self._heads.get((name, queue))
         if head is None:
             keys = queue_keys(queue, self.prefix)
@@ -170,7 +171,7 @@ class Delivery:
         return slot
 
     def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
-        """Carry out calls in one pipelined round trip, and send those without an answer again, until each has one.
+        """Carry out calls in one pipelined round trip, and send unanswered calls again, until each call has an answer.
 
         Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience is over.
         """
@@ -205,7 +206,7 @@ class Delivery:
             self._free[queue, script].append(begun.slot)
 
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
-        """Return the command of a call, in the form that this server is known to take now."""
+        """Return the command of a call, in the form that this server takes at present."""
         made, args = self._script(call.script), call.args
         if slot is not None:
             args = {**args, "slot": slot.name, "number": slot.number}
@@ -348,7 +349,7 @@ class Delivery:
         return pause(attempt, self.asking.left(first, sent=sent).unsent)
 
     def call(self, call: Call[T]) -> Plan[T]:
-        """Carry out one call. Raises the error with which it was refused."""
+        """Carry out one call, after a handshake if there was none. Raises the error with which the call was refused."""
         if call.queue not in self._met:
             if (yield from self._is_absent(call)):
                 return call.absent  # type: ignore[return-value]

@@ -20,7 +20,7 @@ _OUTAGE: Final = (
     "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
     "NOREPLICAS", "UNBLOCKED",
 )  # fmt: skip
-"""Error replies of a server that is temporarily unable; it has not carried out the command."""
+"""The beginnings of error replies that mean a temporary outage: the command was not carried out."""
 
 
 def pause(attempt: int, left: float) -> Pause:

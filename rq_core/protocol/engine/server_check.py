@@ -1,4 +1,4 @@
-"""Checks INFO and CONFIG of a server, once when a process starts, to find out whether its jobs are safe there.
+"""Checks INFO and CONFIG of a server, once when a process starts, to find out whether jobs are safe on it.
 
 Every client checks INFO at its first call to a server, and refuses a server that may delete jobs or takes no writes.
 Workers, mirrors and the doctor also check CONFIG, and report what deserves only a warning.
@@ -49,7 +49,7 @@ class Remark:
 
 
 def judge_info(info: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks that follow from INFO. A missing field makes no remark."""
+    """Return the remarks that follow from INFO. A missing field leads to no remark."""
     remarks = []
     version = info.get("redis_version", "")
     major = version.partition(".")[0]
@@ -107,9 +107,9 @@ def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
 
 
 def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] | None]:
-    """Check INFO, and return its fields; None if this user may not read INFO. In a cluster the shard of ``queue``
-    is asked, if one is given: another may be down. Raises ServerUnsuitable if the server must not be used,
-    ServerUnavailable."""
+    """Check INFO, and return its fields; None if this user may not read INFO. In a cluster, the shard of ``queue`` is
+    asked, if a queue is given, since another shard may be down. Raises ServerUnsuitable if the server must not be used,
+    or ServerUnavailable if it does not answer."""
     waited = 0.0
     while True:
         info = yield from _ask_info(asking, queue)

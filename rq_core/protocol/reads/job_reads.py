@@ -140,7 +140,7 @@ class JobReads(QueueReader):
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
         """Return the jobs among ``jobs`` that wait since a worker gave them back, by id. Only the outbox's last
-        RECENT_MAX entries are read; a return that is not among them is left out."""
+        RECENT_MAX entries are read; earlier returns are left out."""
         open_ids = {
             job.id
             for job in jobs

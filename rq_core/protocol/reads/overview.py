@@ -70,7 +70,8 @@ def sizes(keys: QueueKeys) -> list[Command]:
 def counts_of(
     replies: Sequence[Any], facts: Mapping[str, str], number: Callable[[str], int]
 ) -> dict[str, Any]:
-    """Return the replies to ``sizes`` as fields of QueueCounts and QueueOverview. ``number`` reads one of the facts."""
+    """Return the replies to ``sizes`` as fields of QueueCounts and QueueOverview. ``number`` returns a fact as a
+    number."""
     many = len(PRIORITIES)
     waiting, lanes, scheduled, running, dead, alive = map(int, replies[many : many + 6])
     elsewhere = sum(replies[:many]) - number("tombstones") + waiting + running + dead
@@ -256,8 +257,8 @@ def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
 
 
 def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
-    """Return the stored limits that can be read, and whether these are all. A limit that cannot be read has no effect,
-    and the doctor names it."""
+    """Return the readable stored limits, and whether these are all limits. (An unreadable limit has no effect, and the
+    doctor reports it.)"""
     texts, found = pairs_of(stored), {}
     for name, text in texts.items():
         with contextlib.suppress(ValueError, KeyError):

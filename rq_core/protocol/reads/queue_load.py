@@ -12,7 +12,7 @@ from rq_core.protocol.reads.worker_registry import PresentWorker
 
 @dataclass(frozen=True, slots=True)
 class ScopeLoad:
-    """The load of a scope that has a limit of its own. A family of keys counts as one, all its keys together."""
+    """The load of a scope that has a limit of its own. The keys of a family count together, as one scope."""
 
     scope: str
     limit: Limit
@@ -65,7 +65,7 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True)
 class QueueOverview:
-    """The numbers of one queue. Lengths of time are in ms, by the clock of its Redis."""
+    """The numbers of one queue. Times are in ms, by the clock of the queue's Redis."""
 
     queue: str
     now_ms: int

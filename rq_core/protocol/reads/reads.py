@@ -37,7 +37,7 @@ from rq_core.protocol.reads.whole_queue import WholeReads
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """How many jobs a queue has, by state, and its main facts."""
+    """The numbers of a queue's jobs by state, and the queue's main facts."""
 
     queue: str
     ready: dict[str, int]
@@ -70,7 +70,7 @@ class QueueList:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> QueueList:
-        """Return the sorted names in Redis' reply, those that no queue can have apart."""
+        """Return the names in Redis' reply, sorted, with the invalid names apart."""
         found = sorted(names)
         return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
 
@@ -165,7 +165,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # The numbers of queues.
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
-        """Return how many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is not a
+        """Return the numbers of a queue's jobs. Raises QueueDamaged if the epoch or another number in `meta` is not a
         number."""
         keys = self._keys(queue)
         asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
@@ -221,7 +221,8 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # One job.
 
     def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
-        """Return a job's state, from the first of ``queues`` (by default all of the prefix) that has it, or None."""
+        """Return a job's state from the first of ``queues`` (by default all of the prefix) that has the job; None if no
+        queue has it."""
         check_name("job", job_id)
         if queues is None:
             queues = yield from self.queues()

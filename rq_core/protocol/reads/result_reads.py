@@ -91,8 +91,8 @@ class Endings:
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:
-        """Return the command of ``listen``, which may be sent any number of times; its answer begins with ``ok`` if it
-        was carried out."""
+        """Return the command of ``listen``, which may be sent any number of times; the answer begins with ``ok`` if the
+        call was carried out."""
         return list(self._delivery.begin(Call("listen", queue, {}, parse_nothing)).command)
 
 

@@ -53,7 +53,8 @@ class ScopeStatus(NamedTuple):
     declared: Limit | None = None
     """The limit that code declares, if a live limit is in force in its place."""
     keyless: bool = False
-    """Whether it is a family without keys: a cap with a name, which counts the jobs of all its tasks together."""
+    """Whether the scope is a family without keys: a cap with a name, which counts the jobs of all its tasks
+    together."""
 
     now_ms: int | None = None
     """Redis' time at the read (Unix ms). ``resumes_ms`` is by the same clock."""
@@ -161,7 +162,7 @@ def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str,
 
 
 def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
-    """Return the stored limit that holds for a scope: its own, else its family's."""
+    """Return the stored limit that holds for a scope: the scope's own limit, else that of its family."""
     of_family = None if scope.startswith("task=") else entries.get(family_of(scope))
     return entries.get(scope) or of_family
 

@@ -51,7 +51,7 @@ class JobWait:
         self.deadline = deadline
         self.tell = tell
         self.looks = 0
-        """Number of looks that found the job alive."""
+        """Number of looks that did not end the wait."""
         self.over = False
         self.trouble: RqCoreError | None = None
         """The error of the last look; None if that look did not fail."""
@@ -89,7 +89,8 @@ class Waits:
         return self._line[0][0] if self._line else None
 
     def due(self, now: float) -> dict[str, list[JobWait]]:
-        """Return the waits whose jobs must be looked at now, by queue. Give each of them to ``looked``."""
+        """Return the waits whose jobs must be looked at now, by queue. The caller must pass each of them to
+        ``looked``."""
         found: dict[str, list[JobWait]] = {}
         if (first := self.next_at()) is None or first > now:
             return found

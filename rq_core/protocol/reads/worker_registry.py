@@ -21,7 +21,7 @@ SILENT_MS: Final = 30_000
 TELL_EVERY_S: Final = 10.0
 """Seconds between two reports of a worker."""
 SWEEP_AFTER_MS: Final = 3_600_000
-"""Ms for which the row of a worker stays that ended without removing it."""
+"""Ms for which a row stays if its worker has ended without removing it."""
 WORD_MAX: Final = 256
 """Most characters of a row's host, version, code, or name of a queue."""
 WORKERS_MAX: Final = 1_000
@@ -40,7 +40,7 @@ class Presence:
     version: str
     """The version of rq-core."""
     code: str
-    """A digest of its tasks: workers that differ in it run different code."""
+    """Digest of the worker's tasks: workers with different digests run different code."""
     queues: tuple[str, ...]
     places: int
     """Most jobs that the worker runs at once."""
@@ -98,7 +98,7 @@ def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
 
 
 def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
-    """Remove the rows of workers that ended long ago without removing them, rows that cannot be read, and the tasks of
+    """Remove the rows that workers left behind when they ended long ago, rows that cannot be read, and the tasks of
     codes that no other row names. Errors are ignored: the next sweep repairs them."""
     commands: list[list[Any]] = []
     for queue in queues:
