@@ -127,7 +127,7 @@ if TYPE_CHECKING:
 
     @dataclass(slots=True)
     class JobRecord:
-        """A job's state and fields after its folded events. ``state`` is None if the job is not in Redis (yet, or any
+        """A job's state and fields after its folded events. ``state`` None: the job is not in Redis (yet, or any
         more)."""
 
         id: str

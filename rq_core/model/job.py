@@ -29,7 +29,8 @@ from rq_core.model.unique_names import digest_of
 class Profile:
     """The properties that many jobs share: the task, its limits, priority and timeout. Many jobs use one object.
 
-    If ``timeout_ms``, ``max_attempts`` or ``max_losses`` is None, the worker's definition of the task decides.
+    For each of ``timeout_ms``, ``max_attempts`` and ``max_losses`` that has no value, the worker's definition of the
+    task decides.
     """
 
     task: str

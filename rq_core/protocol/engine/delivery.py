@@ -349,7 +349,8 @@ class Delivery:
         return pause(attempt, self.asking.left(first, sent=sent).unsent)
 
     def call(self, call: Call[T]) -> Plan[T]:
-        """Carry out one call, after a handshake if there was none. Raises the error with which the call was refused."""
+        """Carry out one call, after a handshake if the queue needs one. Raises the error with which the call was
+        refused."""
         if call.queue not in self._met:
             if (yield from self._is_absent(call)):
                 return call.absent  # type: ignore[return-value]

@@ -145,7 +145,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
 
     def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
         """Return whether a queue's log is ``on`` or ``off``, the id of its audit database, and the entry up to which
-        the outbox was trimmed. Each is None if the queue never had one."""
+        the outbox was trimmed. None in place of each that the queue never had."""
         audit, audit_id, trimmed = yield from self._facts(queue, "audit", "audit_id", "trimmed")
         return audit, audit_id, trimmed
 
