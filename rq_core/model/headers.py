@@ -39,7 +39,7 @@ def headers_json(headers: object) -> str:
         raise InvalidOption.of(
             "headers",
             f"<{size} bytes>",
-            f"must take at most {HEADERS_BYTES_MAX} bytes as JSON: store what is larger elsewhere, and pass a"
+            f"must take at most {HEADERS_BYTES_MAX} bytes as JSON: store larger data elsewhere, and pass a"
             " reference",
         )
     return text

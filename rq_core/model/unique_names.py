@@ -85,7 +85,7 @@ def read_stands(text: str | None) -> Stands:
         return HELD_TO_THE_END
     how, _, at_ms = text.partition(":")
     if how not in ("claim", "until"):
-        raise ValueError(f"a name is held until {text!r}, which is unknown")
+        raise ValueError(f"the field name_stands reads {text!r}, which no script writes")
     return Stands(how, int(at_ms))
 
 

@@ -148,7 +148,7 @@ def read_options(text: str) -> dict[str, Any]:
     if not isinstance(said, dict) or not all(
         type(value) is OPTIONS.get(name) for name, value in said.items()
     ):
-        raise TypeError("its options are of an unknown kind")
+        raise TypeError("its options have an unknown name or a wrong type")
     return said
 
 
@@ -164,7 +164,7 @@ def read_naming(text: str) -> Naming | None:
         type(value) is _TIES.get(name) for name, value in ties.items()
     )
     if not known or not isinstance(defaults, dict) or not all(isinstance(n, str) for n in names):
-        raise TypeError("its names are of an unknown kind")
+        raise TypeError("its rule for names is invalid")
     return Naming(
         ties,
         tuple(names) if isinstance(per, list) else None,

@@ -144,7 +144,7 @@ JOB_ENDS: Final = frozenset(t.event for t in TRANSITIONS if t.source and t.targe
 REVIVALS: Final = frozenset(
     t.event for t in TRANSITIONS if t.source in (None, _S.DEAD) and t.target
 )
-"""Events after which a job is in Redis again, or no longer dead, regardless of how it had ended."""
+"""Events that begin a life of a job that was dead or not in Redis, regardless of how an earlier life had ended."""
 
 
 def target(event: Event, facts: Mapping[str, Any]) -> State | None:

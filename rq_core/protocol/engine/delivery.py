@@ -51,7 +51,7 @@ def _say_unprepared(url: str) -> None:
     if url not in _unprepared:
         _unprepared.add(url)
         log.warning(
-            "%s lacks this version's functions, and this user may load none: calls go on as scripts, which take"
+            "%s lacks this version's functions, and this user may load none: calls are sent as scripts, which take"
             " the server longer. `rq-core server prepare`, run as a user that may load functions (`rq-core acl"
             " preparer` prints one), loads them for all; a process that begins afterwards calls them",
             url,
@@ -80,7 +80,7 @@ class Begun(NamedTuple):
 def _too_many(rounds: int) -> Exception | None:
     if rounds <= ROUNDS_MAX:
         return None
-    return ReplyError("its history, or what scripts it knows, keeps changing")
+    return ReplyError("its history, or the set of scripts that it has loaded, keeps changing")
 
 
 class Delivery:

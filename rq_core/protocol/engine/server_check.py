@@ -100,7 +100,7 @@ def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
     if config.get("cluster-require-full-coverage") != "yes":
         return []
     says = (
-        "its cluster-require-full-coverage is yes: while one shard has no primary, the queues of all stand still:"
+        "its cluster-require-full-coverage is yes: while one shard has no primary, no queue of any shard can be used:"
         f" {SET.format('cluster-require-full-coverage no')}, on every node"
     )
     return [Remark("coverage", says)]
