@@ -89,7 +89,7 @@ class Lives:
     """The entry with which the last job of each id began, if no later entry is missing."""
 
     def add(self, entry: Entry, event: JobEvent) -> None:
-        """Fold the next event of a job."""
+        """Fold the next event of a job into its record."""
         job_id = event.job_id
         known = self.records.get(job_id)
         if entry.event in CLEARS and known is None:

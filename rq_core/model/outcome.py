@@ -50,7 +50,7 @@ def reason_of(missing: str) -> str:
 
 
 def keeps_none(job_id: str) -> errors.ResultUnavailable:
-    """Return the error of a wait for a result that the job's task does not keep, whether the job has ended or not."""
+    """Return the error for a wait for a job whose result is not kept, whether the job has ended or not."""
     said = f"the result of job {job_id} cannot be waited for: {_WHY[NOT_KEPT]}"
     return errors.ResultUnavailable(said, id=job_id, reason=NOT_KEPT, why=_WHY[NOT_KEPT])
 
@@ -82,7 +82,7 @@ class Succeeded(Outcome[T_co]):
     known."""
 
     kept: Any = None
-    """The value, if it is known: a Kept in an outcome that was just read from Redis, later the Python value."""
+    """The value, if it is known: a Kept as read from Redis or the log, later the Python value."""
     missing: str | None = NOT_KEPT
 
     @property

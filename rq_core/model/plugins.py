@@ -38,7 +38,7 @@ class EndingsReader(Protocol):
     def read(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], /
     ) -> Mapping[str, Outcome[Any]]:
-        """Return by id how jobs ended that Redis does not have any more. ``jobs`` has by id the epoch and number of an
+        """Return the outcomes, by id, of jobs that have left Redis. ``jobs`` has by id the epoch and number of an
         outbox entry; a job is left out until the log has that entry. Raises RqCoreError if the database does not
         answer."""
         ...
@@ -182,7 +182,7 @@ class LogOverview:
     """The state of a log at one moment."""
 
     queues: tuple[QueueLog, ...]
-    """By name."""
+    """The logs of the queues, by name."""
     claims: tuple[EndedClaims, ...]
     """The ended claims by queue, task and outcome, including claims that Redis forgot and claims whose rows a prune
     removed."""

@@ -69,7 +69,7 @@ class Source:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The code, by its definitions in the first column."""
+        """The code, split at the definitions that begin in the first column."""
         return tuple(_part(code) for code in _PARTS.split(self.code))
 
     @cached_property

@@ -40,7 +40,7 @@ class Reason(StrEnum):
     SNOOZED = "snoozed"
     """Given back with a delay: its handler raised Snooze."""
     SHUTDOWN = "shutdown"
-    """Given back: the worker stops."""
+    """Given back: the worker was stopping."""
     NOT_STARTED = "not_started"
     """Given back: the worker could not start a thread or a process for it."""
     NEW_EPOCH = "new_epoch"

@@ -52,7 +52,7 @@ class KeptLimit(NamedTuple):
 
 
 class CapChange(NamedTuple):
-    """The outcome of a change of a limit, and the limit that is stored now."""
+    """The outcome of a change of a limit, and the limit that is stored after it."""
 
     outcome: str
     """The outcome: changed, same, kept or conflict."""

@@ -78,7 +78,7 @@ class Call(Generic[T_co]):
     meanwhile: Callable[[], None] | None = None
     """As in :class:`Send`."""
     tail: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """(note, text) of some records, by the record's number from 1."""
+    """A note and a text for some of the records, by the record's number from 1."""
     absent: T_co | None = None
     """The result if the queue does not exist; None: the call creates the queue."""
 

@@ -247,8 +247,8 @@ def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, An
 
 
 def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
-    """Return the task that most of those ``due`` jobs have that workers gave back because of their task or arguments;
-    None without such jobs."""
+    """Return the most frequent task among the ``due`` jobs that workers gave back because of an unknown task or unknown
+    arguments; None without such jobs."""
     tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]
     if not tasks:
         return None
@@ -267,7 +267,7 @@ def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
 
 
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
-    """Return the scopes with a limit that are not one key of a family, those for which a lane waits first."""
+    """Return the scopes with a limit, without single keys of families. Scopes for which a lane waits come first."""
     waited = waited_for | {family_of(scope) for scope in waited_for}
     plain = [
         name

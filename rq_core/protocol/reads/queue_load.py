@@ -26,7 +26,7 @@ class ScopeLoad:
     blocked_jobs: int = 0
     """Number of jobs in those blocked lanes of the scope that were read."""
     blocked_jobs_exact: bool = True
-    """False: lanes that were not read wait for the scope, too."""
+    """Whether all lanes that wait for the scope were read."""
 
     @property
     def is_family(self) -> bool:
@@ -92,7 +92,7 @@ class QueueOverview:
     """Ms for which the oldest of the jobs at the heads of lists and open lanes has been ready; None: no job is
     ready."""
     oldest_ready_exact: bool
-    """False: there may be an older ready job."""
+    """Whether no other ready job is older."""
     oldest_blocked_ms: int | None
     """Ms for which the oldest job at the head of a blocked lane has waited for a full scope; None: no lane is blocked,
     or unknown."""
@@ -114,13 +114,13 @@ class QueueOverview:
     scopes: tuple[ScopeLoad, ...]
     """Scopes with a limit of their own, without single keys of a family. Scopes for which a lane waits come first."""
     scopes_exact: bool
-    """False: the queue has more such scopes."""
+    """Whether ``scopes`` has all such scopes."""
     oldest_event_ms: int | None = None
     """Ms for which the oldest event that was read has waited for the mirror, at least; None: no event waits."""
     workers: tuple[PresentWorker, ...] = ()
     """The queue's workers by name, including workers that ended within the last hour without removing their row."""
     workers_exact: bool = True
-    """False: the queue has more workers."""
+    """Whether ``workers`` has all such workers."""
     settings: dict[str, int] = field(default_factory=dict)
     remembered: int = 0
     """Number of entries of ``results``: ids remembered after their jobs' ends, and jobs whose results are kept."""

@@ -99,7 +99,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # The list of queues.
 
     def queues(self) -> Plan[list[str]]:
-        """Return the queues of this prefix, by name."""
+        """Return the names of the queues of this prefix, sorted."""
         return (yield from self.listed()).queues
 
     def listed(self) -> Plan[QueueList]:

@@ -50,8 +50,8 @@ def look_program() -> str:
 
 
 class Absent(NamedTuple):
-    """Redis does not have the job, and does not know how it ended; or Redis does not have the job's value any more, and
-    the log may have it."""
+    """The result for a job that Redis does not have: its outcome is unknown, or known without its value. The log may
+    have both."""
 
     logged: tuple[int, int] | None
     """The epoch and number of the outbox's last entry at that moment: the event of the job's end has this number or a
