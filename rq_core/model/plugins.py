@@ -1,7 +1,8 @@
 """Entry points by which rq_core finds the commands and the audit log of other packages, since it does not import them.
 
-``rq_core.commands``: commands of ``rq-core``, each under its name. ``rq_core.audit``: the parts of an audit log,
-``history``, ``endings``, ``drift``, ``mirror`` and ``reader``; each has a protocol below.
+``rq_core.commands``: commands of ``rq-core``, each under its name.
+``rq_core.audit``: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror`` and ``reader``; each has a
+protocol below.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.

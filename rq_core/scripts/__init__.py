@@ -5,7 +5,8 @@ function, or a script for servers that load no functions. It does not send anyth
 
 Read ``header`` first, then ``assemble`` and ``script``.
 
-- ``header``, ``source``: a file's header; a file, taken apart. - ``binding``, ``constants``: names of keys and
-arguments; facts of the model as Lua constants. - ``rooms``, ``assemble``, ``script``: includes in rooms; the whole text
-of a script; the commands that load and call it. - ``plain``: sends the programs of ``lua/plain``.
+- ``header``, ``source``: a file's header; a file, parsed.
+- ``binding``, ``constants``: names of keys and arguments; facts of the model as Lua constants.
+- ``rooms``, ``assemble``, ``script``: includes in rooms; a script's whole text; the commands that load and call it.
+- ``plain``: sends the programs of ``lua/plain``.
 """

@@ -68,7 +68,7 @@ class _File:
     given: tuple[str, ...]
     """The names that other files take from the include."""
     given_out: tuple[str, ...]
-    """Those names of ``given`` that the script or files of other rooms take."""
+    """The part of ``given`` that the script or files of other rooms take."""
     part: str = ""
     """The Lua lines by which the include joins the parts of the script; empty if it is no part."""
 

@@ -3,12 +3,15 @@
 :func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply it with code of their own, so that a
 mistake in one of them shows as a difference. What holds for all events is not in the table:
 
-- the event's time becomes ``since_ms``; ``due_ms`` is the event's own, or null; - a job that becomes ready has
-``ready_at_ms``, one that becomes scheduled has none; - the event's ``error``, if it has one, becomes ``error_type`` and
-``error_message``; - a job that dies has ``finished_at_ms``, and the event's ``reason`` or the one that the table names;
-a live job in any other state has neither; - a baseline's times are its own ``since_ms``; a baseline that says that
-Redis does not have the job changes nothing else; - a job without a claim in force has neither ``fence`` nor ``worker``,
-and a claim that an event passes over is lost.
+- the event's time becomes ``since_ms``; ``due_ms`` is the event's own, or null;
+- a job that becomes ready has ``ready_at_ms``, one that becomes scheduled has none;
+- the event's ``error``, if it has one, becomes ``error_type`` and ``error_message``;
+- a job that dies has ``finished_at_ms``, and the event's ``reason`` or the one that the table names; a live job in any
+  other state has neither;
+- a baseline's times are its own ``since_ms``; a baseline that says that Redis does not have the job changes nothing
+  else;
+- a job without a claim in force has neither ``fence`` nor ``worker``. A claim that is no longer in force, and that no
+  event has ended, counts as lost.
 """
 
 from __future__ import annotations
