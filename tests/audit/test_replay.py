@@ -250,7 +250,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     "expired to death": (lambda log: expired(log, 0, 1), "is dead after 0 failures and 0 losses"),
     "enqueued with its JSON": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC)), None),
     "other arguments": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("a@", "e@"))),
-        "its arguments or its timeout are others"),
+        "the digest of its arguments and its timeout"),
     "another task": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("send", "pay"))),
         "its JSON is of task 'pay'"),
     "JSON of nothing": (lambda log: log.jobs("enqueued", waiting("a", None, "{}")), "its JSON cannot be read"),
