@@ -66,7 +66,7 @@ def _checked(ids: Callable[[], str]) -> Callable[[], str]:
 
 
 class Producer:
-    """The part of an app that enqueues jobs. Threads may share a producer. See :class:`rq_core.App` for the arguments."""
+    """The part of an app that enqueues jobs. Threads may share it. See :class:`rq_core.App` for the arguments."""
 
     def __init__(
         self,

@@ -162,7 +162,7 @@ class QueueProducer(ManyProducer):
         )
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
-        """Return the states of at most ``limit`` scopes of a queue: scopes with limits of their own, then keys in use."""
+        """Return the states of at most ``limit`` scopes of a queue: scopes with their own limits, then keys in use."""
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.client
         return client.run(client.calls.reads.caps(queue, limit))

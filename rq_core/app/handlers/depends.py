@@ -44,7 +44,7 @@ class Dependency:
 
 
 class _Injected:
-    """The default of a parameter whose annotation has a Depends: type checkers then let callers leave it out."""
+    """The default of a parameter whose annotation has a Depends: for type checkers, callers may leave it out."""
 
     def __repr__(self) -> str:
         return "injected"
@@ -293,7 +293,7 @@ def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
 
 
 def _function_of(provider: Any) -> Any:
-    """Return the function that a call of the provider runs: of a class its ``__init__``, of an object ``__call__``."""
+    """Return the function that a call of the provider runs: ``__init__`` of a class, ``__call__`` of an object."""
     provider = _called(provider)
     if isinstance(provider, type):
         return getattr(provider, "__init__")  # noqa: B009 - a type checker would warn of subclasses

@@ -125,7 +125,7 @@ class Named(ABC):
 
 @dataclass(frozen=True)
 class Registered(Named):
-    """A rule that workers have registered, for a producer without the code. model.limits.policy.Naming makes its names."""
+    """A rule that workers registered, for producers without the code; model.limits.policy.Naming makes the names."""
 
     given: Mapping[str, Any]
 

@@ -103,7 +103,7 @@ class _CannotTell(click.ClickException):
 
 
 def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
-    """Return the report on the server's settings, in the form of a queue's report. The doctor cannot repair settings."""
+    """Return the report on the server's settings, in the form of a queue's report. The doctor cannot change them."""
     found: list[dict[str, Any]] = [
         {"kind": r.about, "job": None, "keys": [], "says": r.says, "mendable": False}
         for r in remarks
