@@ -404,8 +404,7 @@ class RetryLater(HandlerSignal):
     """the handler asked to be run again later."""
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
-        """``after`` is a delay, as for Snooze; with None, the task's retry policy gives the delay. Raises
-        InvalidOption."""
+        """``after`` is a delay as in Snooze; None: the delay of the task's retry policy. Raises InvalidOption."""
         super().__init__(str(reason), after=after)
         self.after = None if after is None else _seconds(after)
 

@@ -85,7 +85,7 @@ def _exit(status: int) -> NoReturn:
 
 
 def holders(loop: asyncio.AbstractEventLoop | None = None) -> list[str]:
-    """Return the threads, and the tasks of ``loop``, that keep this process alive, each as text with its current line."""
+    """Return the threads, and the tasks of ``loop``, that keep this process alive: each as text, with its line."""
     frames = sys._current_frames()  # noqa: SLF001 - documented, for such a use
     main = threading.main_thread()
     threads = [each for each in threading.enumerate() if not each.daemon and each is not main]

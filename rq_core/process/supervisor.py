@@ -168,7 +168,7 @@ class Supervisor:
         """Whether the supervisor has asked the worker to end because its code changed."""
 
     def run(self) -> int:
-        """Supervise until a signal stops it, or with ``burst`` until all workers have ended. Returns the exit status."""
+        """Supervise until a signal comes, or with ``burst`` until all workers have ended. Returns the exit status."""
         before = {
             number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
         }
@@ -179,7 +179,7 @@ class Supervisor:
             self._met += met.queues
             status = self._begin_mirror(met.made)
             if status is not None:
-                # The mirror has logged why. Without it, jobs would run unaudited although the operator asked for an audit.
+                # The mirror has logged why. Without a mirror, jobs would run unaudited against the operator's wish.
                 return status
             server_check.warn(remarks)
             for place in range(self._options.processes):

@@ -136,7 +136,7 @@ class Fake:
         return sum(watch.told for watch in deaths.values()) > before
 
     def enqueued(self, *queues: str) -> list[Enqueued]:
-        """Return the waiting jobs of these queues, or of all, in the order in which they were enqueued. Runs nothing."""
+        """Return the waiting jobs of these queues, or of all, queue by queue as they were enqueued. Runs nothing."""
         client, found = self.app.client, []
         for queue in queues or tuple(client.run(client.calls.reads.queues())):
             keys = queue_keys(queue, self.app.prefix)

@@ -18,7 +18,11 @@ ROLES: Final = ("owner", "mirror", "reader", "verifier")
     "--database", required=True, metavar="NAME", help="The name of the database of the audit log."
 )
 @click.option(
-    "--schema", default="public", show_default=True, metavar="NAME", help="The schema of its tables."
+    "--schema",
+    default="public",
+    show_default=True,
+    metavar="NAME",
+    help="The schema of its tables.",
 )
 def grants(role: str, user: str | None, database: str, schema: str) -> None:
     """Print the statements that give a role of PostgreSQL the least rights for its part of the audit log.

@@ -31,7 +31,9 @@ from sql_audit.cli.options import audit_option, required
 @click.command("run")
 @audit_option
 @server_options
-@click.option("--queue", "-q", "queues", multiple=True, help="Mirror only this queue; may be repeated.")
+@click.option(
+    "--queue", "-q", "queues", multiple=True, help="Mirror only this queue; may be repeated."
+)
 @click.option("--once", is_flag=True, help="Mirror the present events, then exit.")
 @click.option(
     "--until-stdin-ends",
