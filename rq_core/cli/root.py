@@ -95,7 +95,7 @@ class Root(LazyGroup):
         return command.get_short_help_str(SENTENCE_MAX) if command is not None else ""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and drop its return value, which is no exit status."""
+        """Run the command, and drop its result, which is no exit status."""
         try:
             super().invoke(ctx)
         except KeyboardInterrupt:

@@ -208,7 +208,7 @@ def test_the_one_of_several_rates_that_held_a_job_back_is_named(
     }
     told = said(database, "why", "d")
     assert "held back by tenant@60s=acme; " in told
-    assert "tenant@60s=acme ≤ 3 per 60 s: spent for 17.5 s" in told
+    assert "tenant@60s=acme ≤ 3 per 60 s: exhausted for 17.5 s" in told
 
 
 def test_a_job_that_still_waits_waits_behind_who_holds_its_scopes(

@@ -51,7 +51,7 @@ class RetryPolicy:
     - exponential: base * 2**(n-1)
     - linear: base * n
     - fixed: base
-    - a function: its return value for n. No jitter is added.
+    - a function: its result for n. No jitter is added.
 
     Jitter spreads retries, so that jobs which failed together are not retried together. ``"full"``
     (or True) is a random time from 0 to the delay, ``"equal"`` a random time from half of the delay to

@@ -94,7 +94,7 @@ class ManyProducer(Producer):
         """Yield each handle when its job has ended. The handle's ``wait`` then returns at once, without a call. Blocks;
         in an event loop use as_completed_async.
 
-        ``handles`` are handles of this app, or the return value of enqueue_many. ``timeout`` (seconds or timedelta) is
+        ``handles`` are handles of this app, or the result of enqueue_many. ``timeout`` (seconds or timedelta) is
         for all jobs together. Raises InvalidOption, and the errors of JobHandle.wait.
         """
         from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of

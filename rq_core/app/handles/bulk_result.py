@@ -1,4 +1,4 @@
-"""The return value of ``enqueue_many``: the outcome of each enqueue, and the jobs' handles."""
+"""The result of ``enqueue_many``: the outcome of each enqueue, and the jobs' handles."""
 
 from __future__ import annotations
 
