@@ -7,7 +7,7 @@
 
     send.enqueue(tenant="acme", to="a@b.c")
 
-Making an app, and defining tasks on it, connects to nothing and reads nothing but the environment.
+Making an app, and defining tasks on it, opens no connection and reads only environment variables.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class App(QueueProducer):
 
     @property
     def redactor(self) -> Redact | None:
-        """Return the function that ``redact`` names. Raises InvalidOption if there is no such function."""
+        """The function in ``redact``, or at its import path; None without one. Raises InvalidOption without such a
+        function at the path."""
         return redactor_of(self.redact)
 
     # Tasks.

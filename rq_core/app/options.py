@@ -153,7 +153,8 @@ class JobOptions:
     audit_result: str = DIGEST
     """The part of a kept result that the log keeps: "digest", or "full" (the value, too)."""
     ties: str = field(init=False, default="")
-    """The things that end with such a job (a name, a result, …), as :func:`rq_core.model.job.ties_of` writes them."""
+    """The facts that end with the job (its unique name, its kept result, …), as JSON of
+    :func:`rq_core.model.job.ties_of`."""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)

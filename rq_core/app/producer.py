@@ -101,7 +101,7 @@ class Producer:
         self.declared = Declared()
         """The caps, rates, fairness and settings that the code declares."""
         self.surroundings = Surroundings()
-        """The context managers and dependencies that workers put around its handlers."""
+        """The arounds and the overridden dependencies of the app's handlers."""
 
     def new_job(
         self,

@@ -1,4 +1,4 @@
-"""The counts of all worker processes of a supervisor, those that have ended included, so that no sum ever falls."""
+"""The counts of all worker processes of one ``rq-core worker``, also of ended ones, so that no sum ever falls."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[s
 class Probe(HttpPort):
     """Answers HTTP requests about this process' workers: 200 if they are healthy, 503 if not; the body is JSON.
 
-    ``pages`` have paths of their own, such as /metrics.
+    ``pages`` are further pages, by path, such as /metrics.
     """
 
     def __init__(

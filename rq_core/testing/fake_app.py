@@ -49,7 +49,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Enqueued:
-    """A job that waits."""
+    """A job that waits on the fake server."""
 
     id: str
     queue: str

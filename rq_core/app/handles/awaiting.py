@@ -236,7 +236,7 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Return the error for a timeout without news of a job: Redis did not answer, or the job was not reached.
+        """Return the error for a timeout without news of a job: Redis did not answer, or no time was left to read it.
 
         None if Redis has answered about each job."""
         for wait in map(self._waits.__getitem__, self._left):

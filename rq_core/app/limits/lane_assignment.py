@@ -223,7 +223,7 @@ class Placing:
 
 
 class Unregistered(Placing):
-    """The placing of a task whose policy no worker has registered yet: its scopes are the keys that a producer passes.
+    """The placing of a task whose policy no worker has registered yet. A producer passes the keys of its scopes.
 
     The worker that claims a job decides how many attempts it has."""
 

@@ -43,7 +43,7 @@ OF_CAUSE: Final = {
     "RqCoreMirrorBehind": "backlog",
     "RqCoreAuditDown": "backlog",
 }
-"""The column that shows a cause, by its alert."""
+"""The column of the table that shows a cause, by the cause's alert."""
 CAUSES_MAX: Final = 12
 """Most causes on a screen; with --once, all are printed."""
 SAYS_MAX: Final = 400
