@@ -203,7 +203,7 @@ def test_a_viewer_of_one_queue_sees_it_beside_others(control: Any, as_: As, redi
     ):
         done = CliRunner().invoke(root, [*words, "--redis", url])
         assert done.exit_code == 0, (words, done.output)
-        said = "not looked at, since this user may not read them: images\n" in done.stderr
+        said = "left out, since this user may not read them: images\n" in done.stderr
         assert said is (words[0] not in ("top", "metrics"))
         assert "Unreadable" not in done.stdout
         assert 'unreadable{queue="images"}' not in done.stdout

@@ -208,7 +208,7 @@ def test_a_wait_names_the_rate_that_held_the_job_back(
     }
     told = said(database, "why", "d")
     assert "held back by tenant@60s=acme; " in told
-    assert "tenant@60s=acme ≤ 3 per 60 s: spent for 17.5 s" in told
+    assert "tenant@60s=acme ≤ 3 per 60 s: exhausted for 17.5 s" in told
 
 
 def test_an_unfinished_wait_names_the_holders_of_the_full_scope(

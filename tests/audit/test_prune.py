@@ -430,7 +430,7 @@ def test_the_prune_command_reports_the_removed_jobs_and_explains_refusals(
 def test_the_prune_command_uses_the_singular_for_one_job(
     writer: StreamWriter, mirror: Mirror, audit_url: str, database: Database
 ) -> None:
-    """It was "1 jobs would leave"."""
+    """It was "1 jobs would be removed"."""
     at = ("--audit", audit_url)
     writer.now_ms = int(time.time() * 1000) - 101 * DAY
     writer.life("a")
@@ -443,8 +443,8 @@ def test_the_prune_command_uses_the_singular_for_one_job(
     would = audit("prune", *at, "--older-than", "90d", "--dry-run").output
     done = audit("prune", *at, "--older-than", "90d").output
 
-    assert "mail: 1 job would leave, up to" in would
-    assert "mail: 1 job and its 3 events have left, up to" in done
+    assert "mail: 1 job would be removed, up to" in would
+    assert "mail: 1 job and its 3 events were removed, up to" in done
     assert "; 1 event is kept there\n" in done
 
 

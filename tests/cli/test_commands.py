@@ -614,7 +614,9 @@ def test_the_embedded_server_is_that_of_the_environment_unless_one_is_named(
 
     result = cli("server", command, *words, url=url)
 
-    expected = f"no server runs for {tmp_path / directory}; --dir names that of another folder\n"
+    expected = (
+        f"no server runs for {tmp_path / directory}; --dir names the server of another folder\n"
+    )
     assert (result.exit_code, result.stdout) == (1 if command == "status" else 0, expected)
 
 

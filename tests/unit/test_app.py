@@ -215,7 +215,7 @@ def test_help_shows_every_option(function: Callable[..., Any]) -> None:
     assert {"delay", "priority", "max_attempts", "max_losses", "timeout", "id"} <= set(told)
     assert "options" not in told
     assert (told["delay"].annotation, told["delay"].default) == ("Duration | None", None)
-    assert "``timeout`` are in seconds" in (inspect.getdoc(function) or "")
+    assert "``timeout`` how long one attempt may take" in (inspect.getdoc(function) or "")
 
 
 def test_a_payload_may_be_as_large_as_the_limit_and_no_larger() -> None:
