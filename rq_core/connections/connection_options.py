@@ -1,4 +1,4 @@
-"""From a URL to a pool of redis-py, which makes connections. Nothing is connected here."""
+"""Converts a URL to a pool of redis-py, which makes connections. Nothing connects here."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rq_core.model.lib.url import check_password, check_port
 
 
 def resolve_url(url: str) -> str:
-    """Return the URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
+    """Return a URL that redis-py understands. For ``embedded://``, start or find the server that comes with rq-core.
 
-    Raises InvalidOption for a URL that is neither.
+    Raises InvalidOption for a URL of no known kind.
     """
     if url.startswith("embedded:"):
         # Imported only here: most processes talk to a server of their own.
@@ -37,7 +37,8 @@ def resolve_url(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL for messages and for other processes: that of an embedded server names its data directory."""
+    """Return the URL for messages and for other processes. The URL of an embedded server gets the absolute path of its
+    data directory."""
     if not url.startswith("embedded:"):
         return url
     from rq_core.embedded import server
@@ -73,8 +74,8 @@ def source_of(
 ) -> Any:
     """Return a pool of redis-py, which makes connections. Nothing is connected yet. Raises InvalidOption.
 
-    redis-py would ignore a path that is not the number of a database, and notice an unknown option only when it
-    connects.
+    The checks are here since redis-py would ignore a path that is not the number of a database, and would notice an
+    unknown option only when it connects.
     """
     check_password(url)
     pool: Any = None
@@ -111,12 +112,12 @@ OPTIONS: Final = (
     " ssl_cert_reqs, ssl_certfile, ssl_check_hostname and ssl_keyfile; with Sentinel also sentinel_password and"
     " sentinel_username"
 )
-"""The options that a URL may have after its question mark."""
+"""The options that a URL may have after its question mark, for messages."""
 _UNKNOWN: Final = re.compile(r"unexpected keyword argument '(.*)'")
 
 
 def _check_address(url: str) -> None:
-    """Raise ValueError for a path or a port that is no number."""
+    """Raise ValueError if the URL's path is not the number of a database, or its port is not a number."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if not url.startswith("unix:") and not (database or "0").isdecimal():
@@ -127,7 +128,7 @@ def _check_address(url: str) -> None:
 
 
 def _check_files(options: Mapping[str, Any]) -> None:
-    """Raise ValueError for a file that is not there: OpenSSL would not say which, and only when it connects."""
+    """Raise ValueError for a missing file: OpenSSL would not name the file, and would fail only when it connects."""
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         path = options.get(name)
         if path is not None and not Path(path).is_file():

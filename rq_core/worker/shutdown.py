@@ -1,4 +1,4 @@
-"""How a worker ends: jobs may finish, the rest goes back, and everything is reported."""
+"""A worker's end: jobs may finish, the rest is given back, and everything is reported."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 log = logging.getLogger(__package__)
 
 STOP_WAIT_S: Final = 1.0
-"""Seconds that an async handler gets to let itself be cancelled when the worker stops, and a thread to leave what its
-handler depends on."""
+"""Seconds that a cancelled async handler has to end when the worker stops, and a thread to close its handler's
+dependencies."""
 REPORT_WAIT_S: Final = 5.0
 """Seconds for the last report of a stopping worker; a claim that is not reported by then ends with its lease."""
 
@@ -45,7 +45,7 @@ class Shutdown:
         self._turns = turns
 
     async def let_finish(self) -> None:
-        """Let jobs finish, and report them, for what is left of the grace; of a worker that retires, for ever."""
+        """Let jobs finish, and report them, until the grace period is over; without a limit if the worker retires."""
         lifetime = self._lifetime
         flushing = asyncio.create_task(self._flush_all())
         if lifetime.retired:
@@ -63,7 +63,7 @@ class Shutdown:
         await end_tasks(flushing)
 
     async def give_back(self) -> None:
-        """Stop what still runs, give it back, and report that, and what could not be reported yet."""
+        """Stop the handlers that still run, give their jobs back, and send all settlements that are left."""
         executor = self._handlers.executor
         for running in tuple(executor.running.values()):
             executor.end(running, WorkerStopping())
@@ -84,7 +84,7 @@ class Shutdown:
         await asyncio.gather(*map(self._flush, self._groups.all))
 
     async def _flush(self, group: QueueGroup) -> None:
-        """Report what finishes, until all that runs is reported."""
+        """Send settlements until all running jobs are settled."""
         news, handlers = self._groups.news, self._handlers
         while handlers.executor.busy or handlers.arrived or group.finished:
             news.clear()

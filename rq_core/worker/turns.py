@@ -1,4 +1,4 @@
-"""A worker's turns: what finished since the last one, and a claim for the free places, in one round trip."""
+"""A worker's turns: one round trip with the settlements since the last turn, and a claim for the free places."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 log = logging.getLogger(__package__)
 
 SECOND_MIN: Final = 8
-"""Jobs to be reported from which on a turn is taken beside another that is under way, at least; and as many as fill a
-quarter of the places. Redis never waits for the worker then, and is not asked more often than it would be otherwise."""
+"""Fewest settlements for which a second turn is sent while another is under way; they must also equal a quarter of the
+places. So Redis never waits for the worker, and receives no more calls than otherwise."""
 
 
 @dataclass(slots=True)
@@ -39,18 +39,18 @@ class _Asked:
     queue: WatchedQueue
     limit: int
     successes: Sequence[Settlement]
-    """The successes of the queue that it also reports."""
+    """The successes of the queue that the claim's call also settles."""
     epoch: int
-    """The history of Redis in which the queue's limits had been declared when it was sent."""
+    """The epoch of Redis in which the queue's limits had been declared when the claim was sent."""
     call: Call[Claimed]
     sent: float
-    """When, on the monotonic clock: the leases of what it brings began later."""
+    """Monotonic time at which the claim was sent: the leases of its jobs began later."""
     release: Callable[[], None]
-    """Gives up the places that are kept for it."""
+    """Releases the places that are reserved for the claim."""
 
 
 class Turns:
-    """Reports and claims, group by group."""
+    """Settles and claims, group by group."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Turns:
         on_claim: Callable[[], None],
         flow: FlowTable,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim. ``flow`` counts what was settled."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``flow`` counts settled claims."""
         self._client = client
         self._lifetime = lifetime
         self._stats = lifetime.stats
@@ -76,8 +76,8 @@ class Turns:
         self._flow = flow
 
     async def turn(self, group: QueueGroup) -> None:
-        """Wait until there is something to do, then do it in one round trip. Raises RqCoreError if the server cannot be
-        used; the settlements then stay to be reported."""
+        """Wait until there are settlements to send or jobs to claim, then do so in one round trip. Raises RqCoreError
+        if the server cannot be used; the settlements are kept then."""
         handlers = self._handlers
         while not self._lifetime.over.is_set():
             if handlers.steps_took > OVERLAP_S_MAX:
@@ -101,7 +101,7 @@ class Turns:
             await self._groups.news.wait()
 
     def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
-        """Return the claims of a turn that is due; None: no turn is due."""
+        """Return the claims of a turn that is due (empty: only settlements); None: no turn is due."""
         if group.turns and not self._fills_another(group):
             return None
         claims: list[tuple[WatchedQueue, int]] = []
@@ -110,12 +110,12 @@ class Turns:
         return claims if claims or group.finished else None
 
     def _fills_another(self, group: QueueGroup) -> bool:
-        """Whether there is so much to report that a turn beside the one that is under way pays."""
+        """Whether there are enough settlements for a second turn beside the turn under way."""
         enough = max(SECOND_MIN, self._capacity.most // 4)
         return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 
     def _most(self, group: QueueGroup) -> float:
-        """How many jobs a turn may ask for, whatever is free."""
+        """Return the most jobs that a turn may claim, regardless of the free places."""
         # Redis may be faster with this turn than with the one that is under way, which reports the rest.
         most = len(group.finished) if group.turns else math.inf
         share = self._lifetime.options.max_jobs
@@ -125,7 +125,7 @@ class Turns:
         return min(most, share - self._stats.claimed - self._capacity.kept)
 
     async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
-        """One round trip: report what finished, claim for ``claims``. Raises RqCoreError as ``turn`` does."""
+        """Make one round trip: send settlements, and claim for ``claims``. Raises RqCoreError as ``turn`` does."""
         finished, group.finished = group.finished, []
         successes, others = successes_in(finished, {queue.name for queue, _ in claims})
         settling = calls_of(self._lifetime.worker, others)
@@ -158,7 +158,7 @@ class Turns:
             await asyncio.sleep(TROUBLE_PAUSE_S)
 
     def _ask(self, queue: WatchedQueue, limit: int, successes: Sequence[Settlement]) -> _Asked:
-        """Get ready to claim, and keep the places."""
+        """Prepare a claim, and reserve its places."""
         queue.ask()
         self._capacity.shares.take(queue.name, limit)
         call = claim_call(queue.name, self._lifetime.worker, limit, successes)
@@ -168,7 +168,7 @@ class Turns:
     async def _exchange(
         self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
     ) -> list[Any]:
-        """The answers to the calls of a turn, which is under way meanwhile."""
+        """Return the answers to the calls of a turn, which counts as under way meanwhile."""
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
@@ -182,8 +182,8 @@ class Turns:
                 group.claiming.remove(each.call)
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
-        """Take what a claim brought, if its limits are those of the code, and its claims are still in force. True: the
-        claim failed."""
+        """Start the jobs that a claim brought, if the code's limits were in force and the claims still are. Return True
+        if the claim failed."""
         uncounted = False
         try:
             if isinstance(result, Claimed) and result.jobs:
@@ -202,10 +202,10 @@ class Turns:
         return failed
 
     async def _still_held(self, asked: _Asked, claimed: Claimed) -> tuple[Claimed, float]:
-        """Extend the leases of a claim's jobs whose answer came so late that the leases may be over.
+        """Extend the leases of jobs whose claim was answered so late that the leases may have expired.
 
-        Returns the jobs that are still claimed, and the earliest beginning of their leases. The others run elsewhere,
-        or are about to: nothing may be settled for them.
+        Return the jobs that are still claimed, and the monotonic time before which their leases did not begin. The
+        other jobs run elsewhere, or are about to: nothing may be settled for them.
         """
         sent = time.monotonic()
         jobs = [(claim.id, claim.fence) for claim in claimed.jobs]
@@ -227,7 +227,7 @@ class Turns:
     def _settled(
         self, group: Sequence[Settlement], result: Mapping[str, str] | RqCoreError
     ) -> bool:
-        """Take note of the answer to settlements. True: they were not carried out and are tried again."""
+        """Process the answer to settlements. Return True if they were not carried out and will be sent again."""
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)
@@ -265,7 +265,8 @@ class Turns:
     def _claimed(
         self, asked: _Asked, result: Claimed | RqCoreError, *, uncounted: bool = False
     ) -> bool:
-        """Start what was claimed, or give it back if nothing counted it. True: the claim failed."""
+        """Start the claimed jobs; give back those that no cap counted or that have no place. Return True if the claim
+        failed."""
         queue, limit = asked.queue, asked.limit
         watcher = self._groups.of[queue.name].watcher
         if isinstance(result, RqCoreError):

@@ -1,7 +1,7 @@
-"""Runs handlers: async ones on the event loop, sync ones in threads. Each claim ends in one Settlement.
+"""Runs handlers: async handlers on the event loop, sync handlers in threads. Each claim ends in one Settlement.
 
-It decides how a handler's end is reported (success, retry, final failure, rollback), not when; the worker collects
-settlements and sends them together.
+The executor decides how a handler's end is settled (success, retry, final failure, rollback), not when; the worker
+collects settlements and sends them together.
 """
 
 from __future__ import annotations
@@ -53,22 +53,23 @@ NOT_BEGUN: Final = (
     "the process of the handler was not ready within its timeout of {:g} s; to start it and to import the task's"
     " module is part of that time"
 )
-"""The message of a HandlerTimeout before an isolated handler began."""
+"""The message of a HandlerTimeout whose isolated handler had not begun."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
-"""The outcomes that the process of an isolated handler may report; any other word is a failure that is retried."""
+"""Outcomes that the process of an isolated handler may report, apart from a retry; any other word counts as a retry."""
 HEAR_S: Final = 0.01
-"""Seconds for the loop to read what the process of an isolated handler has said before its timeout was noticed."""
+"""Seconds that the loop waits to read a report that the process of an isolated handler sent before its timeout was
+noticed."""
 END_GRACE_S: Final = 20.0
 """Seconds that an async handler may take to clean up after it was asked to stop; then its claim is settled without it.
-Less than the time for which the worker still extends the lease of a job that has timed out."""
+This is less than the time for which the worker still extends the lease of a job that has timed out."""
 
 
 class Executor:
-    """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
+    """Starts claims' handlers, and calls ``on_settlement`` (on the loop) once for each settlement to send.
 
-    ``on_free`` is called when a handler no longer occupies its place. One that goes on though its time is over is
-    reported all the same, a sync one at its timeout, an async one that was cancelled END_GRACE_S later; it occupies its
-    place until it returns.
+    ``on_free`` is called when a handler no longer occupies its place. A handler that does not stop in time is settled
+    anyway: a sync handler at its timeout, an async handler END_GRACE_S after it was cancelled. It occupies its place
+    until it returns.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Executor:
         rng: random.Random | None = None,
         isolate: bool = True,
     ) -> None:
-        """Without ``isolate`` no processes are started: isolated tasks run here."""
+        """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process."""
         self._tasks = tasks
         self._worker = worker
         self._timeout = timeout
@@ -99,27 +100,31 @@ class Executor:
         self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)
         self.running: dict[tuple[str, str, str], Running] = {}
-        """Running claims by queue, job and fence: a job may be claimed again while an old handler of it still runs."""
+        """Running claims by (queue, job id, fence): a job may be claimed again while an old handler of it still
+        runs."""
 
     @property
     def busy(self) -> bool:
-        """Whether something is unsettled."""
+        """Whether a running handler is not settled."""
         return any(not running.settled for running in self.running.values())
 
     @property
     def unsettled(self) -> list[Running]:
-        """The handlers that run and are not reported. One that goes on after its timeout was reported is left out."""
+        """The running handlers that are not settled. A handler that runs on after its timeout was settled is not among
+        them."""
         return [running for running in self.running.values() if not running.settled]
 
     def start(self, claim: Claim) -> Running | None:
-        """Start a claim's handler. None: it could not be started, and its settlement has been given."""
+        """Start a claim's handler. Return None if it could not start; then its settlement was passed to
+        ``on_settlement``."""
         running = self.prepare(claim)
         if running is not None:
             self.launch(running)
         return running
 
     def prepare(self, claim: Claim) -> Running | None:
-        """Get ready to run a claim's handler. None: that cannot be done here, and its settlement has been given."""
+        """Prepare a claim's handler. Return None if this worker cannot run it; then its settlement was passed to
+        ``on_settlement``."""
         try:
             spec = read_spec(claim.spec)
             name, args_json = spec.task, spec.args_json
@@ -166,7 +171,7 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a handler that was prepared, unless it was asked to stop meanwhile."""
+        """Start a prepared handler, unless it was asked to stop meanwhile."""
         if running.ending is not None or running.settled:
             self._ended(running, running.ending)
             self._free(running)
@@ -194,7 +199,7 @@ class Executor:
             self._free(running)
 
     def _begin_time(self, running: Running) -> None:
-        """Begin the timeout of a handler, if it has one, in the step in which the handler begins."""
+        """Start the timeout of a handler, if it has one. Call this in the same step in which the handler begins."""
         if running.timeout is not None:
             running.limit = running.timeout
             running.over = self._limits.begin(running, running.timeout)
@@ -208,9 +213,9 @@ class Executor:
             self._limits.begin(running, seconds)
 
     def end(self, running: Running, why: HandlerSignal) -> None:
-        """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``.
+        """Ask a handler to stop: an async handler is cancelled, a sync handler sees ``current_job().cancelled``.
 
-        Only the first reason counts: a handler that cleans up is not interrupted again.
+        Only the first call counts: a handler that cleans up is not interrupted again.
         """
         if running.ending is not None:
             return
@@ -233,9 +238,9 @@ class Executor:
             self._free(running)
 
     async def leave(self) -> None:
-        """Leave what dependencies made for as long as this process lives, and let idle children do so.
+        """Close the dependencies that live as long as this process, and let idle child processes close theirs.
 
-        Not if a handler still runs: it may use that.
+        This process' dependencies stay open if a handler still runs: it may use them.
         """
         leaving = [] if self.running else [self._resources.close()]
         if self._pool is not None:
@@ -243,7 +248,7 @@ class Executor:
         await asyncio.gather(*leaving)
 
     def close(self) -> bool:
-        """Start no more. Returns False if threads are still busy with handlers that do not stop."""
+        """Start no more handlers. Return False if handlers are still running that do not stop."""
         self._threads.close()
         self._limits.close()
         if self._pool is not None:
@@ -305,7 +310,7 @@ class Executor:
             self._free(running)
 
     def _timed_out(self, running: Running) -> None:
-        """Called when the timeout of a handler is over, or the time that it had to stop."""
+        """Handle the end of a handler's timeout, or of the time that it had to stop."""
         if running.ended is not None:
             # Its thread has judged itself, and the loop was late: that is reported next.
             return
@@ -363,7 +368,7 @@ class Executor:
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
     def _raised(self, running: Running, raised: Raised) -> None:
-        """An isolated handler failed; its process has asked the task's policy."""
+        """Settle an isolated handler that failed; its process has already applied the task's retry policy."""
         if running.settled:
             return
         running.settled = True
@@ -394,7 +399,7 @@ class Executor:
     def _report(
         self, running: Running, verdict: str, delay_ms: int, reason: str, error: str = "null"
     ) -> None:
-        """Have the end of a handler reported that was no success."""
+        """Pass on the settlement of a handler that did not succeed."""
         ran_s = (running.ended or time.monotonic()) - running.started
         self._on_settlement(
             Settlement(
