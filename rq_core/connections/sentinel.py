@@ -1,7 +1,7 @@
 """Redis behind Sentinel: the sentinels name the primary at every connection, and the server itself must confirm its
 role.
 
-redis+sentinel://host:26379,other:26379/mymaster?db=0&sentinel_password=…
+    redis+sentinel://host:26379,other:26379/mymaster?db=0&sentinel_password=…
 
 User and password before the hosts are for the Redis servers; ``sentinel_username`` and ``sentinel_password`` are for
 the sentinels. ``rediss+sentinel://`` uses TLS for both. All other options are redis-py's own.
@@ -80,8 +80,8 @@ class Sentinels:
 
     @property
     def _lock(self) -> threading.Lock:
-        """The lock of this process. It is held for short steps, each of which leaves ``_order`` complete: a fork may
-        come between them."""
+        """The lock of this process. It is held for short steps that each leave ``_order`` complete: a fork may come
+        between them."""
         if os.getpid() != self._pid:
             # Another thread of the parent may have had it.
             self._begin_process()

@@ -1,4 +1,4 @@
-"""Checks of what state lines do not imply: lines and limits that cannot be read, keys that are gone, the log."""
+"""Checks data that state lines do not imply: unreadable lines and limits, missing keys, and the log."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STRAYS_SHOWN: Final = 3
 
 
 def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Yield findings about keys that are gone or cannot be read, and about differences from the log.
+    """Yield findings about missing or unreadable keys, and about differences from the log.
 
-    A job whose line comes back takes its ``differing`` indexes along, and they are no findings of their own.
+    The indexes of a job whose line is restored are removed from ``differing``, and corrected together with the line.
     """
     yield from _specs(image)
     yield from _lineless(image.view)
@@ -108,7 +108,7 @@ def _wake(image: Image) -> Iterator[Finding]:
 
 
 def _gated(image: Image) -> bool:
-    """Say whether claims give out nothing for now; see claim/claiming.lua."""
+    """Return whether claims give out no job for now. See claim/claiming.lua."""
     view = image.view
     most = view.limit(QUEUE).most
     full = most is not None and len(image.in_state(*CLAIMED_STATES)) >= most
@@ -123,7 +123,7 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     view = image.view
 
     def relogged(kind: Kind, job_id: str, says: str) -> Finding:
-        """Return a finding that is mended by a baseline event, and by the line if the log still has that."""
+        """Return a finding that a baseline event repairs, together with the line if the log has it."""
         owner = ("job", job_id)
         edits = differing.pop(owner, []) if job_id in image.restored else []
         relog = Edit("outbox", job_id, "", RELOG)

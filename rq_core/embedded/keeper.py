@@ -1,8 +1,8 @@
-"""The keeper of one embedded server: a small process that owns the server as its child.
+"""The keeper of one embedded server: a small process that owns the server as its child process.
 
-It is run by path (see `rq_core.embedded.server`) and uses the standard library only, so that it starts in
-a moment and stays small for hours. Valkey has no option to end when no client uses it; this process
-asks the server from time to time and shuts it down. It holds no data and decides nothing else.
+It is run by path (see `rq_core.embedded.server`) and uses the standard library only, so that it starts quickly and
+stays small for hours. Valkey has no option to end when no client uses it, so the keeper asks the server for its clients
+from time to time and ends it. The keeper holds no data and makes no other decision.
 """
 
 import argparse
@@ -40,7 +40,8 @@ def keep_from_command_line() -> int:
 
 
 def leave_the_starter() -> None:
-    """Leave the starter's process tree, in a session of our own: its Ctrl-C or its end does not reach us."""
+    """Leave the starter's process tree, for a new session: Ctrl-C in the starter, or its end, does not reach the
+    keeper."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -48,7 +49,8 @@ def leave_the_starter() -> None:
 
 
 def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
-    """Run the server until it ends, a signal ends it, or it had no clients for `idle_s`."""
+    """Run the server until it ends, a signal ends it, or it has had no clients for `idle_s` seconds. Return its exit
+    status."""
     forget_last_run(directory)
     with socket_directory() as place:
         path = place / "s.sock"
@@ -118,7 +120,7 @@ def remove_socket_directory(place: Path) -> None:
 
 
 def forget_last_run(directory: Path) -> None:
-    """Remove what a killed keeper left: its record and socket."""
+    """Remove the record and the socket that a killed keeper left."""
     record = directory / RECORD
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         remove_socket_directory(Path(json.loads(record.read_text())["socket"]).parent)
@@ -126,14 +128,14 @@ def forget_last_run(directory: Path) -> None:
 
 
 def write_record(directory: Path, record: dict[str, str | int]) -> None:
-    """Write the record whole or not at all: readers take no lock."""
+    """Write the record atomically: readers take no lock."""
     draft = directory / f"{RECORD}.new"
     draft.write_text(json.dumps(record))
     draft.replace(directory / RECORD)
 
 
 def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
-    """Wait for the server's end, ending it after `idle_s` without clients."""
+    """Wait for the server's end; end the server after `idle_s` seconds without clients. Return its exit status."""
     poll_s = min(30.0, idle_s / 4)
     seen: int | None = None
     deadline = time.monotonic() + idle_s
@@ -177,7 +179,7 @@ def connect_to(path: Path) -> socket.socket:
 
 
 def client_counts(connection: socket.socket) -> tuple[int, int]:
-    """Return how many clients are connected now, and how many ever were, ours included."""
+    """Return the number of clients now, and the number of all connections until now; both include the keeper's."""
     connection.sendall(b"INFO clients stats\r\n")
     reply = b""
     while not reply.endswith(b"\r\n") or (size := announced(reply)) is None or len(reply) < size:
@@ -193,7 +195,7 @@ def client_counts(connection: socket.socket) -> tuple[int, int]:
 
 
 def announced(reply: bytes) -> int | None:
-    """Return the whole length of a bulk reply, from its first line."""
+    """Return the length in bytes of a whole bulk reply, from its first line; None if that is incomplete."""
     head, line_end, _ = reply.partition(b"\r\n")
     return len(head) + 2 + int(head[1:]) + 2 if line_end else None
 

@@ -1,7 +1,8 @@
-"""Every metric: its name, type, labels, where it comes from, and what it says.
+"""Every metric: its name, type, labels, source, and help text.
 
-The one table from which come the collectors, the page of metrics, the dashboard and the tests that they agree. Labels
-are bounded: never a job, a worker, the text of an error, or a key of a cap, which may be a customer's name.
+The collectors, the page of metrics and the dashboard are derived from this table, and tests check that they agree. The
+values of labels are bounded: a label never has a job, a worker, the text of an error, or a key of a cap, which may be a
+customer's name.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from rq_core.protocol.reads.overview import QUEUES_MAX, SCOPES_MAX
 from rq_core.worker.claim_counters import BOUNDS_S
 
 LABELS: Final = frozenset({"queue", "state", "priority", "scope", "task", "outcome", "why"})
-"""The labels that there are. A scope is one without a key: ``queue``, ``task=send``, a family of keys."""
+"""All labels. The value of ``scope`` is a scope without a key: ``queue``, ``task=send``, or a family of keys."""
 TASKS_MAX: Final = 256
-"""Tasks that are named in labels; what further ones do is counted under ``(other)``."""
+"""Most tasks that labels name; all further tasks are counted under ``(other)``."""
 VALUES_MAX: Final = {
     "state": 4,
     "priority": len(PRIORITIES),
@@ -27,7 +28,7 @@ VALUES_MAX: Final = {
     "outcome": len(CLAIM_ENDS) + 1,
     "why": 2,
 }
-"""How many values each label may have in one queue."""
+"""Label → the most values that it may have in one queue."""
 
 
 class Family(NamedTuple):
@@ -36,13 +37,13 @@ class Family(NamedTuple):
     name: str
     kind: Literal["gauge", "counter", "histogram"]
     source: Literal["state", "log", "worker"]
-    """state: one look at Redis; log: the audit database; worker: what the processes of one machine count."""
+    """state: one reading of Redis; log: the audit database; worker: the counts of one machine's worker processes."""
     labels: tuple[str, ...]
     says: str
 
     @property
     def samples_max(self) -> int:
-        """How many samples it has at most: of one queue, if it has that label."""
+        """The most samples of the family: in each queue, if it has that label."""
         each = len(BOUNDS_S) + 3 if self.kind == "histogram" else 1
         return each * math.prod(VALUES_MAX[label] for label in self.labels if label != "queue")
 
@@ -283,6 +284,6 @@ FAMILIES: Final = (
         "task",
     ),
 )
-"""The metrics in the order of the page."""
+"""All metrics, in the order of the generated page."""
 
 BY_NAME: Final = {family.name: family for family in FAMILIES}

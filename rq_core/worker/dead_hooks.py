@@ -109,7 +109,7 @@ class DeathWatch:
         yield from self._mark_beginning(now - 1)
 
     def _now(self) -> Plan[tuple[int, str | None]]:
-        """Return Redis' time in Unix ms, and the mark (None if there is none) up to which deaths were handed over."""
+        """Return Redis' time in Unix ms, and the mark up to which deaths were handed over; None: there is no mark."""
         asked = ["HGET", self._keys("meta"), FIELD]
         # TIME goes with a read of the queue: in a cluster its shard's clock counts.
         time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)

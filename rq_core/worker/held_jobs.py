@@ -40,7 +40,7 @@ OVERLAP_S_MAX: Final = 0.05
 If handlers block the loop for longer, jobs claimed meanwhile would wait for the loop, without a heartbeat for their
 leases."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
-"""Number of heartbeat intervals within which a new lease certainly lasts until the next heartbeat."""
+"""Most heartbeat intervals since the beginning of a lease for which it certainly lasts until the next heartbeat."""
 HOLD_S_MAX: Final = 1.0
 """Most seconds that a suspect is held: an outage of another shard must not hold it, nor this worker's claims, for
 longer."""

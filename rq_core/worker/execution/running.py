@@ -39,8 +39,8 @@ class Running:
     ) -> None:
         self.claim = claim
         self.max_attempts = max_attempts or task.options.max_attempts
-        """Number of failures after which the job is dead. The argument is None if the producer did not know the number;
-        then the task's option counts."""
+        """Number of failures after which the job is dead. An argument of None means that the producer did not know the
+        number; then the task's option counts."""
         self.context = context
         self.task = task
         self.function = task.function
@@ -65,7 +65,7 @@ class Running:
         """The reason why the handler was asked to stop; None if it was not asked."""
         self.settled = False
         self.keeps = keeps
-        """How to keep the handler's return value, as Returned.dump reads it; empty: it is not kept."""
+        """How to keep the handler's return value, as Returned.dump reads it; empty: the value is not kept."""
         self.value = ""
         """The kept result, as Returned.dump writes it; empty until the handler has returned, or if nothing is kept."""
 
