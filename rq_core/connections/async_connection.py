@@ -145,7 +145,7 @@ class AsyncConnection(asyncio.Protocol):
                     continue
                 if not self._missing:
                     # The next command would take it for its reply.
-                    self._end(ConnectionError("the server speaks without being asked"))
+                    self._end(ConnectionError("the server sent a reply that no command asked for"))
                     return
                 self._missing -= 1
                 replies.append(reply)

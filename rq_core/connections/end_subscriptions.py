@@ -238,7 +238,7 @@ class Listener:
         self._warn(
             queue,
             "not all ends of jobs of queue %s are published: the user of a worker may lack the right &%s, which"
-            " `rq-core acl worker%s` prints. Waits go on by looks, up to a second apart",
+            " `rq-core acl worker%s` prints. Waits continue by polling, at most a second apart",
         )
 
     def close(self) -> None:
@@ -326,7 +326,8 @@ class Listener:
         self._warn(
             queue,
             "this process gets no messages when jobs of queue %s end: its user lacks the right &%s, or a command for"
-            " it; `rq-core acl producer%s` prints all that it needs. Waits go on by looks, up to a second apart",
+            " it; `rq-core acl producer%s` prints all rights that the user needs. Waits continue by polling, at most a"
+            " second apart",
         )
 
     def _warn(self, queue: str, text: str) -> None:

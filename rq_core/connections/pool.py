@@ -239,6 +239,6 @@ def _time_in_line(source: Any, wait: float, moved: float) -> float:
         most = source.max_connections
         busy = counted(most, "connection is", "connections are")
         raise redis.ConnectionError(
-            f"{busy} in use, as many as there may be, and none was given back for {wait:g} s"
+            f"{busy} in use, as many as the URL allows, and none was given back for {wait:g} s"
         )
     return left

@@ -148,7 +148,7 @@ class Waiter:
                 self._look(waits, listener)
         except Exception as error:
             log.exception(
-                "the thread that looks for those who wait has ended: the next wait begins another"
+                "the thread that checks the jobs of waits has failed: the next wait starts another"
             )
             self._break_off(current, waits, error)
         finally:
@@ -261,7 +261,9 @@ class Waiter:
             return None
         except Exception as error:  # noqa: BLE001 - those who wait must hear of it
             self._end(
-                waits, due, RqCoreError(f"a look at {counted(len(due), 'job')} failed: {error!r}")
+                waits,
+                due,
+                RqCoreError(f"the check of {counted(len(due), 'job')} failed: {error!r}"),
             )
             return None
         # A message that came before the answer is about a job that the look has found.

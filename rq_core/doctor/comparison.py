@@ -22,14 +22,14 @@ Owner = tuple[str, str]
 _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
 """Keys that may also have members which are not derived. In a list, an extra entry is a tombstone."""
 _FACTS: Final = {
-    "sequence": "the last place in line that was given",
-    "tombstones": "the number of list entries that lead nowhere",
-    "ties": "jobs have had deadlines, names, ids that are remembered or results that are kept",
-    "remembers": "jobs have had ids that are remembered, or results that are kept",
-    "kept_bytes": "what kept results take",
+    "sequence": "the highest place in line that was assigned",
+    "tombstones": "the number of list entries without a waiting job",
+    "ties": "1 if jobs have had deadlines, names, remembered ids or kept results",
+    "remembers": "1 if jobs have had remembered ids or kept results",
+    "kept_bytes": "the bytes of kept results, with their overhead",
     "results_bytes": "the bytes of all fields of `results`",
-    "caps_by_task": "limits of tasks are stored",
-    "caps_by_key": "limits of keys are stored",
+    "caps_by_task": "1 if limits of tasks are stored",
+    "caps_by_key": "1 if limits of keys are stored",
 }
 
 _OWNERS: Final = {
@@ -199,22 +199,22 @@ def _subject(image: Image, owner: Owner) -> str:
 def _reasons(image: Image, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]:
     kind, name = owner
     if kind == "lane" and name in image.kept_waiting:
-        yield f"scope {image.kept_waiting[name]} has room, and nothing would open the lane"
+        yield f"scope {image.kept_waiting[name]} has room, but no event would open the lane"
     if kind == "rate" and any(edit.key == "rates" for edit in edits):
         lost = any(edit.key == "rates" and not edit.was for edit in edits)
         yield (
-            "the time until which the rate is spent is gone"
+            "the time until which the rate is exhausted is missing"
             if lost
-            else "it is spent further ahead than its limit allows: the clock went back"
+            else "the rate is exhausted for longer than its limit allows: the clock went back"
         )
     if kind == "id":
         yield from result_check.reasons(image.view, name, edits)
     if kind == "name" and (field := name_field(name)) in image.instants:
         at_ms = image.instants[field]
         yield (
-            "by the log no job can hold it"
+            "according to the log no job can hold it"
             if at_ms is None
-            else f"it is held until {at_ms} by the log"
+            else f"according to the log it is held until {at_ms}"
         )
 
 

@@ -54,7 +54,9 @@ def _specs(image: Image) -> Iterator[Finding]:
 
 def _lineless(view: View) -> Iterator[Finding]:
     for job_id in sorted(view.untold):
-        says = f"job {job_id} has arguments and no line, and the outbox does not say how it stood"
+        says = (
+            f"job {job_id} has arguments but no state line, and the outbox does not have its state"
+        )
         how = (
             "with --audit URL, --repair puts the job back, or removes its arguments if it has ended"
         )
@@ -66,12 +68,12 @@ def _queue(image: Image) -> Iterator[Finding]:
     if not image.view.facts.get("epoch"):
         if any(snapshot.values()):
             says = (
-                "`meta` is gone: a new epoch begins, with default settings;"
+                "`meta` is missing: a new epoch begins, with default settings;"
                 " whether the queue was paused or fair is not known"
             )
             yield Finding(Kind.NO_META, says, edits=(Edit("meta", "epoch", "", ""),))
     elif not snapshot["outbox"]:
-        yield Finding(Kind.NO_OUTBOX, "the outbox is gone: a new epoch begins")
+        yield Finding(Kind.NO_OUTBOX, "the outbox is missing: a new epoch begins")
 
 
 def _caps(view: View) -> Iterator[Finding]:
@@ -83,8 +85,8 @@ def _caps(view: View) -> Iterator[Finding]:
     noted = [name for name in ("caps_by_task", "caps_by_key") if view.fact(name)]
     if noted and not stored:
         says = (
-            f"limits are gone (`meta` has {noted[0]}, and `caps` is empty): workers declare theirs"
-            " again when they start; an operator has to set live limits again"
+            f"the limits are missing (`meta` has {noted[0]}, and `caps` is empty): workers declare theirs"
+            " again when they start; an operator must set live limits again"
         )
         yield Finding(Kind.NO_CAPS, says)
 
@@ -144,7 +146,7 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
         if job_id in image.restored:
             yield relogged(Kind.UNREADABLE, job_id, says)
         else:
-            says += "; the log does not say how it was"
+            says += "; the log does not have its state"
             yield Finding(Kind.UNREADABLE, says, job_id)
     for job_id, record in view.log.records.items():
         if record.state is not None and job_id not in view.lines:

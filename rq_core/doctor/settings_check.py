@@ -119,7 +119,7 @@ def _rows(view: View) -> Iterator[Finding]:
             read_naming(policy)
             read_options(policy)
         except (ValueError, KeyError, TypeError):
-            says = f"how jobs of task {_shown(task)} are treated cannot be read: {_shown(policy)}"
+            says = f"the policy of task {_shown(task)} cannot be read: {_shown(policy)}"
             yield Finding(Kind.UNREADABLE, f"{says}; its workers register it again when they start")
 
 

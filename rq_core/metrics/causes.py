@@ -92,7 +92,7 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
     if ready and not present:
         # Only of those that did not say that they end: one that stopped in order may have run later.
         silent = min((each.silent_ms for each in queue.workers), default=None)
-        since = "" if silent is None else f"; one fell silent {_span(silent)} ago"
+        since = "" if silent is None else f"; a worker fell silent {_span(silent)} ago"
         yield Cause("RqCoreNoWorker", name, f"{ready:,} ready, and no worker runs{since}")
     if ready and queue.paused:
         says = f"paused, and {counted(ready, 'job is ready', 'jobs are ready')}"
@@ -142,10 +142,10 @@ def _leases_over(queue: QueueOverview) -> str:
     # A longer pause counts as an outage.
     if inactive is not None and 3 * inactive <= 2 * lease:
         if queue.ends_leases_in_ms:
-            return f"{lost}; a worker is back, and gets {them} in {_span(queue.ends_leases_in_ms)}"
-        return f"{lost}; a worker is alive, and its next claim gets {them}"
+            return f"{lost}; a worker is back, and takes {them} over in {_span(queue.ends_leases_in_ms)}"
+        return f"{lost}; a worker is alive, and its next claim takes {them} over"
     since = "" if inactive is None else f" for {_span(inactive)}"
-    heard = ", though one was heard of in the last 30 s" if queue.present else ""
+    heard = ", although one reported in the last 30 s" if queue.present else ""
     return f"{lost}, and no worker has claimed{since}{heard}"
 
 

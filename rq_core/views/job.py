@@ -42,7 +42,7 @@ def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
     for name in ("failures", "losses"):
         if facts[name]:
             limit = facts[f"max_{'attempts' if name == 'failures' else name}"]
-            most = "as many as its task has" if limit is None else limit
+            most = "the number that its task has" if limit is None else limit
             rows.append((name, f"{facts[name]} of {most}"))
     if facts["reason"]:
         rows.append(("reason", facts["reason"]))
@@ -59,7 +59,7 @@ _WHY: Final[Mapping[str, str]] = {
     Reason.UNKNOWN_TASK: "the worker does not have its task",
     Reason.UNKNOWN_ARGUMENTS: "the worker's task does not take its arguments",
     Reason.LANE_CHANGED: "its producer did not know the caps of its task",
-    Reason.SUSPECT: "it has lost a worker, and another such job ran on this one",
+    Reason.SUSPECT: "the job has lost a worker, and another such job was running on the worker that claimed it",
     Reason.SNOOZED: "its handler raised Snooze",
     Reason.SHUTDOWN: "the worker stopped",
     Reason.NOT_STARTED: "the worker could not start a thread or a process for it",

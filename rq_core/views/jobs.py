@@ -65,7 +65,7 @@ def listed(
     notes = []
     if found.cut:
         notes.append(
-            f"looked at {MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out the others"
+            f"read {MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out other states"
         )
     elif found.more:
         notes.append(f"the first {len(found.jobs):,}; --limit shows more")

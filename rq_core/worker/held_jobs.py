@@ -193,7 +193,7 @@ class Handlers:
         that is no longer in force."""
         many = counted(len(late), "claimed job")
         log.warning(
-            "%s could not be begun in time; the worker gives back what it did not begin", many
+            "%s could not start in time; the worker gives back the jobs that did not start", many
         )
         for claim in late:
             self._groups.settle(Settlement(claim, "rollback", 0, Reason.LATE))

@@ -119,7 +119,7 @@ class Shutdown:
             if why == str(self._lifetime.failure):
                 why = "that has not changed"
             log.error(  # noqa: TRY400 - the traceback would say nothing more
-                "could not report %s: %s; what is not reported runs again when its lease expires",
+                "could not report %s: %s; jobs that are not reported run again when their leases expire",
                 counted(len(group.finished), "finished job"),
                 why,
                 extra={"worker": self._lifetime.worker},

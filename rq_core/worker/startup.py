@@ -95,7 +95,7 @@ class Startup:
                 says = (
                     "no jobs of queue %s are run until its shard answers; the other queues are served meanwhile: %s"
                     if isinstance(error, ServerUnavailable | OutcomeUnknown)
-                    else "no jobs of queue %s are run until it is mended: %s"
+                    else "no jobs of queue %s are run until it is repaired: %s"
                 )
                 log.error(says, queue.name, error, extra={"worker": self._worker})
 
@@ -143,8 +143,8 @@ class Startup:
         text = f"queue {queue.name}: the app declares no task of it (it declares tasks of: {known})"
         if queue.absent:
             text += (
-                f". It is not there, and this worker does not make it: it looks every {LOOK_S_MAX:g} s whether a"
-                " producer has made it"
+                ". The queue does not exist, and this worker does not create it: the worker checks every"
+                f" {LOOK_S_MAX:g} s whether a producer has created it"
             )
         log.warning("%s", text, extra={"worker": self._worker})
 
@@ -163,8 +163,8 @@ class Startup:
                     await self._meet(queue)
                     queue.absent = False
             except RqCoreError as error:
-                log.error("queue %s cannot be looked for: %s", queue.name, error)  # noqa: TRY400
-        log.info("queue %s: is there now", queue.name)
+                log.error("queue %s cannot be checked: %s", queue.name, error)  # noqa: TRY400
+        log.info("queue %s is served from now on", queue.name)
         self._groups.of[queue.name].watcher.look_at([queue])
 
     async def _declare(self, queue: str) -> None:

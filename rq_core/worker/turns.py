@@ -217,7 +217,7 @@ class Turns:
         lost = set(answer.lost)
         if lost:
             log.warning(
-                "a claim was answered after %.1f s: of %s, %d had lost the lease by then, and is not begun",
+                "a claim was answered after %.1f s: of %s, %d had lost the lease by then and will not start here",
                 *(sent - asked.sent, counted(len(jobs), "job"), len(lost)),
                 extra={"queue": asked.queue.name},
             )

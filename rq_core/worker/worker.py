@@ -305,7 +305,7 @@ class Burst:
         if left:
             told = ", ".join(f"{jobs:,} in {name}" for name, jobs in left.items())
             log.warning(
-                "jobs are left that may not run now: %s; `rq-core caps %s` says what they wait for",
+                "jobs are left that may not run now: %s; `rq-core caps %s` shows the scopes that they wait for",
                 told,
                 next(iter(left)),
                 extra={"worker": self._worker, "left": left},

@@ -326,7 +326,7 @@ class Executor:
                 return
         assert running.ending is not None
         log.warning(
-            "handler was asked to stop and goes on; its place stays occupied: %s",
+            "handler was asked to stop and still runs; its place stays occupied: %s",
             running.ending,
             extra=running.facts(),
         )
