@@ -102,7 +102,7 @@ class AsyncClient:
                     self._carry_out(step) if through is None else through(step, self._carry_out)
                 )
             except BaseException as error:
-                # The plan may have something to tell with it, such as which jobs were accepted.
+                # The plan may add data to the error, such as the jobs that were accepted.
                 with contextlib.suppress(type(error), StopIteration):
                     plan.throw(error)
                 plan.close()
@@ -158,6 +158,6 @@ class AsyncClient:
     async def return_token(self, queue: str) -> None:
         """Put an unused wake token back, unless the queue has a token by now."""
         key = queue_keys(queue, self.prefix)("wake")
-        # In one step: workers that stop together, and scripts, push as well.
+        # In one step: other workers that stop, and scripts, also push tokens.
         both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])
         await self.run(self.calls.delivery.ask([both]))

@@ -81,7 +81,7 @@ class AsyncConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = new_reader()
         self._streams = transport.get_protocol()
-        # With room for nothing, uvloop writes at once, and not at the end of the loop's round.
+        # With a write buffer of 0 bytes, uvloop writes at once, not at the end of the loop's round.
         transport.set_write_buffer_limits(high=0)
         transport.set_protocol(self)
         self._transport = transport
@@ -102,7 +102,7 @@ class AsyncConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._forget()
-        # It waits for nothing: a task that is cancelled once more cannot leave the connection open here.
+        # ``nowait``: a second cancellation of the task cannot leave the connection open here.
         await self._made.disconnect(nowait=True)
 
     def ask(
@@ -132,7 +132,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.write(data)
         return answer
 
-    # What the loop calls.
+    # Callbacks of the event loop.
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes that have arrived, and complete the exchange if its last reply is among them."""
@@ -144,7 +144,7 @@ class AsyncConnection(asyncio.Protocol):
                 if type(reply) is Push:
                     continue
                 if not self._missing:
-                    # The next command would take it for its reply.
+                    # The next command would take this reply for its own.
                     self._end(ConnectionError("the server sent a reply that no command asked for"))
                     return
                 self._missing -= 1
@@ -154,7 +154,7 @@ class AsyncConnection(asyncio.Protocol):
             return
         if self._answer is None:
             if reader.has_data():
-                # The rest would be read as the beginning of the next command's reply.
+                # The incomplete reply would be read as the beginning of the next command's reply.
                 self._end(ConnectionError("the server sent a reply that no command asked for"))
             return
         if not self._missing:
@@ -173,7 +173,7 @@ class AsyncConnection(asyncio.Protocol):
         self._fail(error or EOFError("the server closed the connection"))
         self._forget()
 
-    # The end.
+    # Ending the connection.
 
     def _end(self, error: Exception) -> None:
         if self._transport is not None:
@@ -194,7 +194,7 @@ class AsyncConnection(asyncio.Protocol):
             self._watchdog.cancel()
             self._watchdog = None
 
-    # The watchdog: one timer, which is moved only when it goes off, or if it would go off too late.
+    # The watchdog: one timer, which is set again only when it fires, or if it would fire too late.
 
     def _watch(self) -> None:
         if self._watchdog is not None:

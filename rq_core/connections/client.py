@@ -102,7 +102,7 @@ class Client:
                     self._sleep(step.seconds)
                     reply = None
             except BaseException as error:
-                # The plan may have something to tell with it, such as which jobs were accepted.
+                # The plan may add data to the error, such as the jobs that were accepted.
                 with contextlib.suppress(type(error), StopIteration):
                     plan.throw(error)
                 plan.close()

@@ -93,7 +93,7 @@ class _Nodes(Generic[W]):
         self._transports: dict[Node, W] = {}
         seeds = seeds_of(url)
         self._routing = Routing(seeds)
-        # What is wrong with the URL shows here, not at the first command.
+        # An invalid URL raises an error here, not at the first command.
         for seed in seeds:
             self._to(seed)
 
@@ -111,7 +111,7 @@ class _Nodes(Generic[W]):
             place = f"{user}{at}{host}:{node.port}"
             scheme = SCHEMES[parts.scheme]
             url = urlunsplit((scheme, place, "", parts.query, ""))
-            # Threads that come at the same time must share one.
+            # Threads that arrive at the same time must share one transport.
             found = self._transports.setdefault(node, self._make_transport(url))
         return found
 

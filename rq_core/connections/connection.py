@@ -13,7 +13,7 @@ import redis
 from rq_core.connections import tls_probe
 from rq_core.protocol.engine.plan import ReplyError
 
-# How replies are read: hiredis takes them apart, and an error is a ReplyError in the place of its reply.
+# Parsing of replies: hiredis parses them; an error reply becomes a ReplyError in its place.
 
 PENDING: Final = object()
 """The reader's return value while a reply is incomplete. (None and False can be replies.)"""
@@ -27,7 +27,7 @@ def new_reader() -> Any:
         protocolError=_garbled,
         replyError=reply_error,
         encoding="utf-8",
-        # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
+        # A reply with bytes that are not UTF-8 must reach the code that can name the job.
         errors="surrogateescape",
         notEnoughData=PENDING,
     )
@@ -42,7 +42,7 @@ def reply_error(text: str) -> ReplyError:
 def explained(text: str) -> str:
     """Return a server's error text, in clearer words if the original misleads."""
     if "Protocol error: unauthenticated" in text:
-        # What a server that asks for a password says to a command of more than ten words.
+        # This is the answer of a server that asks for a password to a command of more than ten words.
         return f"NOAUTH Authentication required ({text})"
     return text
 
@@ -51,12 +51,13 @@ def _garbled(text: str) -> Exception:
     return ConnectionError(f"what the server sent is not a reply: {text}")
 
 
-# The internals of redis-py's connections that are in use. redis-py makes a connection, and then only lends its socket.
+# Access to internals of redis-py's connections. redis-py connects; after that only its socket is used.
 #
-# redis-py knows how a connection is made: TCP or a Unix socket, TLS, AUTH, HELLO, SELECT, names. Its work for each
-# command after that costs more than the exchange itself, so :mod:`rq_core.connections.connection` and
-# :mod:`rq_core.connections.async_connection` speak on the socket. redis-py has no public name for it: the two that are
-# used stand here, and ``tests/unit/test_connections.py`` says which is missing if a version of redis-py has others.
+# redis-py implements connecting: TCP or a Unix socket, TLS, AUTH, HELLO, SELECT, names. Its work for each command after
+# that costs more than the exchange itself, so :mod:`rq_core.connections.connection` and
+# :mod:`rq_core.connections.async_connection` use the socket directly. redis-py has no public name for the socket: the
+# two private names in use are here, and ``tests/unit/test_connections.py`` reports a name that a version of redis-py
+# lacks.
 
 
 def socket_of(connection: Any) -> Any:
@@ -134,7 +135,7 @@ class Connection:
         """
         self.disconnect()
         made = self._made
-        # What a server that is frozen never sends is the reply to the greeting.
+        # A frozen server never replies to the greeting.
         made.socket_timeout = made.socket_connect_timeout = soonest(self._connect_within, within)
         try:
             made.connect()
@@ -147,7 +148,8 @@ class Connection:
             raise redis.ConnectionError("the server sent a reply that no command asked for")
         self._socket, self._reader = socket_of(made), new_reader()
         self._socket.settimeout(self._answer_within)
-        # What TLS has decrypted no longer shows on the socket. Some libraries that replace sockets take poll away.
+        # Bytes that TLS has decrypted no longer show on the socket. Some libraries that replace sockets remove
+        # ``poll``.
         if hasattr(select, "poll") and not hasattr(self._socket, "pending"):
             self._look = select.poll()
             self._look.register(self._socket, select.POLLIN)

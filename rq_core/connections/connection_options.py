@@ -22,7 +22,7 @@ def resolve_url(url: str) -> str:
     Raises InvalidOption for a URL of no known kind.
     """
     if url.startswith("embedded:"):
-        # Imported only here: most processes talk to a server of their own.
+        # Imported only here: most processes connect to a server of their own.
         from rq_core.embedded import server
 
         return server.resolve_url(url)
@@ -49,7 +49,7 @@ def shown_url(url: str) -> str:
 def _options(retry: Any, answer_within: float, connect_within: float) -> dict[str, Any]:
     return {
         "decode_responses": True,
-        # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
+        # A reply with bytes that are not UTF-8 must reach the code that can name the job.
         "encoding_errors": "surrogateescape",
         "retry": retry,
         "socket_connect_timeout": min(connect_within, answer_within),
@@ -91,7 +91,7 @@ def source_of(
             options |= more
         _check_address(real)
         pool = pool_class.from_url(real, **_for_unix(real, options))
-        # redis-py's pool for asyncio takes the class that goes with rediss:// in its place.
+        # redis-py's pool for asyncio uses the class for rediss:// instead of the given one.
         pool.connection_class = options.get("connection_class", pool.connection_class)
         pool.connection_class(**pool.connection_kwargs)
         _check_files(pool.connection_kwargs)
@@ -99,10 +99,10 @@ def source_of(
         problem = str(error)
         if unknown := _UNKNOWN.search(problem):
             problem = f"it has no option {unknown[1]}: known are {OPTIONS}"
-            # The name may be that of a password, misspelt, and is then not masked.
+            # The option may be a misspelt password, which would not be masked.
             url = url.partition("?")[0]
     if problem is not None:
-        # Not while it is handled: the library's error would be the context of this one, and may repeat the whole URL.
+        # Raised outside the except block: the library's error would be the context, and may repeat the whole URL.
         raise InvalidOption.of("redis", url, f"must be a URL ({problem})")
     return pool
 

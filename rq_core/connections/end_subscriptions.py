@@ -28,10 +28,10 @@ from rq_core.protocol.engine.plan import ReplyError
 from rq_core.protocol.reads import result_reads
 from rq_core.protocol.reads.result_reads import Found
 
-# One connection that receives messages of channels, between replies, as RESP3 has it.
+# A connection that receives channel messages between replies, as RESP3 allows.
 #
-# Redis answers in order: a message that is published between a subscription and a reply comes before the reply. So a
-# look in one write with the subscription finds all ends for which no message will come.
+# Redis answers in order: a message that is published between a subscription and a reply arrives before the reply. So a
+# check in one write with the subscription finds all ends for which no message will arrive.
 
 _SUBSCRIBES = {"SSUBSCRIBE": "ssubscribe", "SUNSUBSCRIBE": "sunsubscribe"}
 """Commands that the server answers with a message → the first word of that message."""
@@ -54,7 +54,7 @@ class HearingConnection(Connection):
         """See Connection.connect. Also raises redis.ConnectionError if the server does not speak RESP3."""
         super().connect(within)
         self._messages.clear()
-        # redis-py has greeted by now, and speaks RESP2: its own handling of RESP3 is not wanted here.
+        # redis-py has greeted by now, in RESP2: its own handling of RESP3 is not wanted here.
         (reply,) = self.exchange([["HELLO", "3"]], soonest(self._connect_within, within))
         if isinstance(reply, ReplyError):
             raise redis.ConnectionError(f"it does not speak RESP3: {reply}")
@@ -266,8 +266,9 @@ class Listener:
                 left += look.later
                 told_ms = look.told_ms
             if told_ms <= 0 and queue in self._subscriptions:
-                # No client has said lately that it waits: this process was stopped, or Redis forgot it. No message was
-                # published for jobs that ended meanwhile, and no worker is to blame.
+                # No client has recently registered that it waits: this process was stopped, or Redis forgot the
+                # registration. No message was published for jobs that ended meanwhile, and this is not a worker's
+                # missing right.
                 self._subscriptions[queue] = _Subscription(queue, ear)
             alive = [job_id for job_id in ids if job_id not in found]
             if alive and not left and not has_asked and not LISTEN_MS / 2 <= told_ms <= LISTEN_MS:
@@ -307,11 +308,11 @@ class Listener:
             calls = self._client.calls
             (reply,) = ear.connection.exchange([calls.endings.listen_command(queue)], ANSWER_S)
             if is_demoted([reply]):
-                # Another server has the queue by now: the plain look finds it.
+                # Another server has the queue by now: the check without a subscription finds the server.
                 self._drop(ear)
                 return False
             if not isinstance(reply, list) or reply[0] != "ok":
-                # The client knows what to do about it: it loads the function, meets the queue.
+                # The client handles the answer: it loads the function, or makes the handshake with the queue.
                 self._client.run(calls.endings.listen(queue))
                 self._client.close()
         except RqCoreError as error:

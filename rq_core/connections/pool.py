@@ -53,14 +53,14 @@ class Pool:
         """The connections in use."""
         self._leaving: set[Connection] = set()
         """The connections in use that must be closed when they are given back."""
-        # Last: who finds its own process here must find nothing of its parent's any more.
+        # Last: a thread that reads its own pid here must not see its parent's objects any more.
         self._pid = os.getpid()
 
     def take(self, within: float | None = None) -> Connection:
         """Return a connection with no unread bytes; the caller must give it back. Raises redis-py's error if it cannot
         connect within ``within`` seconds, or within the pool's own timeout if that is less."""
         if os.getpid() != self._pid:
-            # A forked child must not speak on its parent's connections.
+            # A forked child must not use its parent's connections.
             self._begin_process()
         with self._lock:
             if len(self.busy) >= self._source.max_connections:
@@ -71,7 +71,7 @@ class Pool:
             if not connection.is_ready() or self.leads_elsewhere(connection):
                 connection.connect(within)
         except BaseException:
-            # One that broke in the middle of its greeting counts as connected with redis-py.
+            # redis-py counts a connection that broke during its greeting as connected.
             connection.disconnect()
             self.give_back(connection)
             raise

@@ -22,7 +22,7 @@ def unsent(error: Exception) -> Unsent | ReplyError:
 
 
 def is_demoted(replies: Sequence[Any]) -> bool:
-    # Most have no error among them: that is seen at once.
+    # Most replies contain no error; the first test finds this quickly.
     return ReplyError in map(type, replies) and any(
         isinstance(reply, ReplyError) and str(reply).startswith(_DEMOTED) for reply in replies
     )
@@ -37,7 +37,7 @@ def own_words(error: BaseException) -> str:
             return f"{advice} ({text})"
     text = explained(text)
     if "invalid username-password" in text:
-        # redis-py has one class for a password that lacks and for one that is wrong, and drops the server's prefix.
+        # redis-py has one class for a missing and for a wrong password, and drops the server's prefix.
         return text if text.startswith("WRONGPASS") else f"WRONGPASS {text}"
     prefix = _PREFIXES.get(type(error))
     return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
@@ -55,7 +55,7 @@ _TLS_ADVICE: Final = {
     "self-signed certificate": "its certificate is signed by itself or by an authority that is not known here: name the"
     " authority's file in the URL, ?ssl_ca_certs=/path/ca.crt",
     "CERTIFICATE_REQUIRED": _NAME_YOURS,
-    # What is written before that alert is read meets a connection that has ended.
+    # A write before the alert is read fails with this text, since the server has ended the connection.
     "EOF occurred in violation of protocol": f"it ended the TLS connection; perhaps {_NAME_YOURS}",
 }
 """Parts of OpenSSL's error texts → advice."""

@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from rq_core.protocol.engine.plan import Lost, Patience, ReplyError, Unsent
 
-# The map of a cluster's slots: which node serves which, and which nodes can be relied on. No I/O.
+# The map of a cluster's slots: which node serves which slot, and which nodes are doubted. No I/O.
 #
-# A node that is silent, or says that the cluster is down, is *doubted*: other nodes are asked for the map before it.
-# One call asks, and waits a second at most for each node; others go on meanwhile with the map that is there. So a
-# frozen node, or a primary that is cut off from its cluster, holds up the calls to its own slots only.
+# A node that is silent, or reports that the cluster is down, is *doubted*: other nodes are asked for the map first. One
+# exchange asks, and waits at most a second for each node; other exchanges use the existing map meanwhile. So a frozen
+# node, or a primary that is cut off from its cluster, delays only the calls to its own slots.
 
 T = TypeVar("T")
 Command = Sequence[Any]
@@ -141,7 +141,7 @@ class SlotMap:
         if self._primaries:
             if began < self._look_at:
                 return None
-            # Others go on with the map as it is meanwhile.
+            # Meanwhile, other exchanges use the existing map.
             self._look_at = began + ASKED_MAX * BRIEF.unsent
         trouble: Exception = Unsent("no node of the cluster answers")
         try:
@@ -178,7 +178,7 @@ class SlotMap:
         known: dict[Node, None] = {asked: None}
         primaries: dict[Node, None] = {}
         for first, last, *nodes in reply:
-            # A node that does not know its own name, or shall not say it, is where it was asked.
+            # A node that does not know or does not announce its own name has the address at which it was asked.
             found = [Node(each[0] or asked.host, int(each[1])) for each in nodes if each[0] != "?"]
             known |= dict.fromkeys(found)
             if found:
@@ -186,7 +186,7 @@ class SlotMap:
                 slots[int(first) : int(last) + 1] = [found[0]] * (int(last) - int(first) + 1)
         self._slots, self._known, self._primaries = slots, tuple(known), tuple(primaries)
         self._stale = not primaries
-        # A map is no answer to a command: a node that says that the cluster is down has one, too.
+        # A map is not an answer to a command: a node that reports that the cluster is down has a map, too.
         self._heard[asked] = self._clock()
         if self._doubted.keys() & primaries.keys():
             self._outdated[asked] = self._clock()
@@ -301,7 +301,7 @@ class Routing:
         if trouble is not None:
             return [trouble] * len(commands)
         results: list[Any] = [None] * len(commands)
-        # Where each unit goes, and whether as an exception.
+        # (unit, its node, whether it follows an ASK).
         todo: list[tuple[_Unit, Node, bool]] = []
         units = list(_units(commands))
         slot = next((unit.slot for unit in units if unit.slot is not None), None)
@@ -309,7 +309,7 @@ class Routing:
             slot = slot if unit.slot is None else unit.slot
             home = self.map.any() if slot is None else self.map.home(slot)
             if unit.everywhere:
-                # A node that does not get it says so at its next call, and gets it then.
+                # A node that misses the script reports this at its next call, and receives the script then.
                 replies = yield Round(
                     {n: list(unit.commands) for n in self.map.sound()}, brief=True
                 )
@@ -343,7 +343,7 @@ class Routing:
             batch += unit.commands
         replies = yield Round(commands)
         for node, got in replies.items():
-            # The last one: a connection that breaks leaves no answer behind the break.
+            # The last reply: a connection that breaks has no replies after the break.
             self.map.note(node, next(filter(says_down, got), got[-1]))
         again = []
         for (unit, node, _), start in zip(todo, places, strict=True):
@@ -357,7 +357,7 @@ class Routing:
             elif len(unit.commands) == 1:
                 again.append((unit, redirect.node, True))
             else:
-                # A transaction cannot be asked for elsewhere: ASKING holds for one command, and MULTI would queue it.
+                # A transaction cannot follow an ASK: ASKING is for one command, and MULTI would queue it.
                 moving = ReplyError(f"TRYAGAIN slot {redirect.slot} is on its way")
                 results[unit.at : unit.at + len(got)] = [moving] * len(got)
         return again

@@ -33,11 +33,11 @@ from rq_core.connections import tls_probe
 from rq_core.connections.connection import CONNECT_TIMEOUT_S, soonest
 from rq_core.model.lib.url import check_port
 
-# The sentinels of a service, and what they say of its primary: asked at every connection, and once a second.
+# The sentinels of a service: they are asked for the primary's address at every connection, and once a second.
 #
-# A primary that is replaced while it lives (an operator asked for a failover, or it was frozen) takes writes for some
-# ten seconds more, until Sentinel makes it a replica, and they are lost then. So a pool looks once a second whether
-# the sentinels still name the server that its connections lead to; if not, they are not used again.
+# A primary that is replaced while it lives (an operator asked for a failover, or it was frozen) accepts writes for some
+# ten seconds more, until Sentinel makes it a replica; those writes are lost. So a pool checks once a second that the
+# sentinels still name the server of its connections; if not, the connections are not used again.
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Sentinels:
 
     def _begin_process(self) -> None:
         self._own_lock = threading.Lock()
-        # Last: who finds its own process here must find nothing of its parent's any more.
+        # Last: a thread that reads its own pid here must not see its parent's objects any more.
         self._pid = os.getpid()
 
     @property
@@ -83,7 +83,7 @@ class Sentinels:
         """The lock of this process. It is held for short steps that each leave ``_order`` complete: a fork may come
         between them."""
         if os.getpid() != self._pid:
-            # Another thread of the parent may have had it.
+            # Another thread of the parent may have held the lock at the fork.
             self._begin_process()
         return self._own_lock
 
@@ -160,7 +160,7 @@ class Sentinels:
             self._heard(sentinel, said)
             return
         with self._lock:
-            # The next look asks another one.
+            # The next request asks another sentinel.
             self._order = [*self._others(sentinel), sentinel]
             self._failed += 1
             if self._failed >= len(self._order):
@@ -367,7 +367,7 @@ def parse_sentinel_url(
     }
     scheme = "rediss" if tls else "redis"
     address = f"{credentials}@sentinel" if credentials else "sentinel"
-    # redis-py reads the options, also those of TLS that the connections to sentinels share.
+    # redis-py parses the options, including those of TLS, which the connections to sentinels share.
     plain = f"{scheme}://{address}/{database}?{urlencode(query)}"
     shared = redis.ConnectionPool.from_url(plain).connection_kwargs if tls else {}
     within = min(ANSWER_WITHIN_S, answer_within)

@@ -101,7 +101,7 @@ class _Shared:
         finally:
             self._sender = None
             if self._interrupted:
-                # Also where it met the end of a connection attempt, which took it for its own.
+                # Also if a connection attempt that ended at the same time took the cancellation for its own.
                 self._interrupted = False
                 me.uncancel()
         if all(isinstance(reply, Unsent) for reply in replies):
@@ -146,7 +146,7 @@ class SharedEnqueues:
         while self._tasks:
             tasks = tuple(self._tasks)
             await asyncio.gather(*tasks, return_exceptions=True)
-            # Not left to their callbacks: from Python 3.12 on, waiting for what is done does not let those run.
+            # Not left to the tasks' callbacks: from Python 3.12 on, waiting for a finished task does not let them run.
             self._tasks.difference_update(tasks)
 
     async def _flush(self) -> None:
@@ -154,7 +154,7 @@ class SharedEnqueues:
             while batch := self.next_batch():
                 ids: list[str] = []
                 try:
-                    # In here: what is wrong with a job shows when it is looked at.
+                    # Inside the try block: an invalid job raises its error when it is read.
                     count = self._enqueue.fitting([job for job, _ in batch])
                     self.waiting[:0] = batch[count:]
                     del batch[count:]
@@ -189,12 +189,12 @@ class SharedEnqueues:
         rest = []
         for place, each in enumerate(self.waiting):
             if len(batch) == ENQUEUE_CHUNK:
-                # Looked at by each call, those that wait would take the square of their number.
+                # If each call read all waiting jobs, the time would grow with the square of their number.
                 rest += self.waiting[place:]
                 break
             job = each[0]
             if each[1].cancelled():
-                continue  # Its caller has given it up.
+                continue  # Its caller was cancelled.
             fits = queue in (None, job.queue)
             if fits and job.id not in batch and job.id not in self._under_way:
                 queue = job.queue

@@ -82,7 +82,7 @@ def _asks_for_tls(made: Any, error: BaseException) -> bool | None:
 def _greeting(*, tls: bool) -> bytes:
     if not tls:
         return b"PING\r\n"
-    # Only here: OpenSSL is slow to import.
+    # Imported only here: OpenSSL is slow to import.
     import ssl
 
     sent = ssl.MemoryBIO()

@@ -166,7 +166,7 @@ class PoolTransport:
             self._distrust()
             replies += [Lost(own_words(error))] * (len(commands) - len(replies))
         except BaseException:
-            # Replies may still be under way: this connection cannot be used again.
+            # Replies may still arrive: this connection cannot be used again.
             connection.disconnect()
             raise
         finally:
@@ -312,7 +312,7 @@ def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
             return packed
         return b"".join([hiredis.pack_command(tuple(command)) for command in commands])
     except UnicodeEncodeError:
-        # Replies with bytes that are not UTF-8 were read; commands about such a job must reach Redis, too.
+        # A reply with bytes that are not UTF-8 was read; a command about such a job must reach Redis, too.
         return _packed([[_as_bytes(word) for word in command] for command in commands])
 
 

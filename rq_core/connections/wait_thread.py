@@ -50,7 +50,7 @@ class _Round:
 
     def wake(self) -> None:
         """Wake the thread for new waits."""
-        # One that is full wakes it as well; one that is closed has no thread to wake.
+        # A full socket also wakes the thread; a closed socket has no thread to wake.
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
@@ -84,7 +84,7 @@ class Waiter:
         self._waits: Waits | None = None
         """The waits of the thread that started last."""
         self._deaf = Deafness()
-        # Last: who finds its own process here must find nothing of its parent's any more.
+        # Last: a thread that reads its own pid here must not see its parent's objects any more.
         self._pid = os.getpid()
 
     def begin(self, *waits: JobWait) -> None:
@@ -101,7 +101,7 @@ class Waiter:
             current = self._round
             current.new += waits
             if len(current.new) == len(waits):
-                # Else the thread has not taken those before them, and was woken for these.
+                # Otherwise the thread has earlier waits to take over, and was woken for them.
                 current.wake()
 
     def _begin_round(self, waits: Sequence[JobWait]) -> None:
@@ -113,11 +113,11 @@ class Waiter:
         try:
             thread.start()
         except RuntimeError:
-            # The process may begin no more threads: the next wait tries again.
+            # The process may start no more threads: the next wait tries again.
             current.close()
             raise
         except BaseException:
-            # A signal interrupts the start, such as Ctrl-C: the thread may have begun, and no other wait finds it.
+            # A signal such as Ctrl-C interrupted the start: the thread may run, and no other wait will find it.
             current.is_closing = True
             current.wake()
             raise
@@ -129,7 +129,7 @@ class Waiter:
             return
         with self._lock:
             thread, current = self._thread, self._round
-            # A wait that begins from here on is another thread's.
+            # From here on, a new wait starts another thread.
             self._thread = self._round = None
             if current is not None:
                 current.is_closing = True
@@ -137,7 +137,7 @@ class Waiter:
         if join and thread is not None:
             thread.join(JOIN_S)
 
-    # The thread.
+    # The thread's side.
 
     def _run(self, current: _Round) -> None:
         waits, listener = Waits(), Listener(self._client, self.clock, self._deaf)
@@ -175,7 +175,7 @@ class Waiter:
             self._hear(waits, listener)
             with self._lock:
                 is_closing = current.is_closing
-                # Of many, the first are looked at before the last are taken.
+                # If there are many waits, the first are checked before the last are taken over.
                 taken = len(current.new) if is_closing else TOGETHER_MAX
                 new, current.new = current.new[:taken], current.new[taken:]
                 at = waits.next_at()
@@ -192,7 +192,7 @@ class Waiter:
             if new or (at is not None and at <= now):
                 return True
             if self._leave(waits, listener, quiet, now):
-                # Messages for others may have come before its answer.
+                # Messages for other queues may have arrived before the answer.
                 continue
             leave_at = min(quiet.values(), default=float("inf"))
             until = min(leave_at, idle_since + self._linger if at is None else at)
@@ -223,7 +223,7 @@ class Waiter:
     @staticmethod
     def _sleep(current: _Round, listener: Listener, seconds: float) -> None:
         """Sleep until a message or a new wait arrives, or ``seconds`` are over."""
-        # It takes no file descriptor, so a process that has no more of them goes on waiting.
+        # PollSelector needs no file descriptor, so a process without free descriptors can still wait.
         with selectors.PollSelector() as selector:
             for each in (current.woken, *listener.sockets()):
                 selector.register(each, selectors.EVENT_READ)
@@ -266,7 +266,7 @@ class Waiter:
                 RqCoreError(f"the check of {counted(len(due), 'job')} failed: {error!r}"),
             )
             return None
-        # A message that came before the answer is about a job that the look has found.
+        # A message that arrived before the answer is about a job that the check has found.
         self._hear(waits, listener)
         now = self.clock()
         for wait in due:

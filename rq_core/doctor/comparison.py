@@ -143,7 +143,7 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
     first += filter(None, [view.heads.get(name, "").rpartition("|")[2]])
     rests_on = {
         "job": [("line", name)],
-        # A job that enters an empty lane may change its head alone.
+        # A job that enters an empty lane may change only the lane's head.
         "lane": [
             ("head", name),
             ("lanes", name),

@@ -240,7 +240,7 @@ def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
 
 def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
     if is_name_field(name):
-        # A name that is held until an instant is a fact, unless the log has another instant: its job may have ended.
+        # A name that is held until a time is kept, unless the log has another time: the holder may have ended.
         holder = read_holder(kept)
         until_ms = image.instants.get(name, holder.until_ms)
         if until_ms is not None:
@@ -325,14 +325,14 @@ def _turns(image: Image) -> Iterator[Entry]:
 def _facts(image: Image) -> Iterator[Entry]:
     view, snapshot = image.view, image.view.snapshot
     if not view.facts.get("epoch"):
-        return  # a handshake writes them first
+        return  # a handshake writes the fields of ``meta`` first
     given = max(map(place_in_line, image.jobs.values()), default=0)
     yield "meta", "sequence", AtLeast(max(view.log.seq_max, given))
     ready = {i: job.rank for i, job in image.in_state(State.READY) if job.lane is None}
     listed = {(i, rank) for rank, key in enumerate(LISTS) for i in snapshot[key]}
     entries = sum(len(snapshot[key]) for key in LISTS)
     nowhere = entries - len(listed & ready.items())
-    # A line that the repair changes is counted again afterwards.
+    # The numbers of a line that the repair changes are recomputed afterwards.
     lines = [snapshot["results"][each.id] for each in image.remembered]
     sums = {
         "tombstones": nowhere,

@@ -61,7 +61,7 @@ def opened(view: View, lane: str, head: int) -> Place:
 
 
 def _can_be(view: View, lane: str, place: Place, head: int) -> bool:
-    # In a queue that was fair, lanes keep their virtual times until their turn.
+    # In a queue that was fair before, lanes keep their virtual times until their turn.
     virtual = max(view.fact("fair_clock"), view.fact("fair_top"))
     by_age = not view.fact("fair") and place.tag > virtual
     return (
@@ -80,7 +80,7 @@ def kept_waiting(
     known time. ``held``: scope → number of holders.
     """
     covered = {s for lane, place in found.items() if not place.on for s in scopes.scopes_of(lane)}
-    # Claims look at these, scopes of rates and families, when they are due.
+    # Claims check these scopes (rates, and families of keys) when they are due.
     returning = [m.split("|") for m in view.snapshot["scheduled"] if not m.startswith("job|")]
     covered |= {parts[1] for parts in returning if parts[0] in ("rate", "caps") and parts[1:]}
     for lane, place in sorted(found.items(), key=lambda item: item[1].order):

@@ -94,7 +94,7 @@ def _caps(view: View) -> Iterator[Finding]:
 def _wake(image: Image) -> Iterator[Finding]:
     view = image.view
     tokens = len(view.snapshot["wake"])
-    # Whatever else it does, repair.lua leaves one token.
+    # Regardless of its other edits, repair.lua leaves one token.
     edits = (Edit("wake", "", str(tokens), "1"),)
     if tokens > 1:
         says = f"there are {tokens} wake tokens instead of one"

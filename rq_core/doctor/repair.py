@@ -129,9 +129,9 @@ def repair(
         if not mendable:
             break
         if any(f.kind is Kind.LOG_STRAY for f in mendable):
-            # First: as a rule no event can follow one, so not even a new epoch could begin.
+            # First: usually no event can follow a stray entry, so not even a new epoch could begin.
             client.run(client.calls.audit.strike(queue))
-        # Begins a new epoch if `meta` or the outbox is gone.
+        # Begins a new epoch if `meta` or the outbox is missing.
         client.run(client.calls.delivery.handshake(queue))
         carry_out(client, queue, mendable, by=by)
         found = diagnose(client, queue, audit=audit)
@@ -142,7 +142,7 @@ def carry_out(client: Client, queue: str, findings: list[Finding], *, by: str) -
     """Carry out the edits of findings. Return the number of repaired findings; the members of the others have changed
     since."""
     mended = 0
-    # Each job goes to the head of its list, so the first in line come last.
+    # Each job is put at the head of its list, so the jobs that are first in line come last.
     for chunk in _chunks(sorted(findings, key=_place_in_list, reverse=True)):
         records = [(at, *edit) for at, finding in enumerate(chunk) for edit in finding.edits]
         mended += client.run(client.calls.audit.repair(queue, records, by=by))

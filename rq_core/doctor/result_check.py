@@ -70,7 +70,7 @@ def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> R
     if kept is not None and (size == result.value_bytes or _has_digest(end)):
         line = with_words(line, result.outcome, {"bytes": str(size)})
         return Remembered(job_id, line, kept, result.met_ms)
-    # In place: who reads the line finds the words where scripts write them.
+    # Replaced in place, so that the words keep the order in which scripts write them.
     line = line.replace(f" bytes={result.value_bytes}", f" value={LOST}")
     return Remembered(job_id, line, None, result.met_ms)
 
@@ -155,7 +155,7 @@ def _is_of(result: ResultLine, end: End) -> bool:
         return False
     if result.until_ms is not None:
         return True
-    # A call that is answered with another job leaves such a line without an event; so does a restore, for a job that
+    # A call that is answered with another job leaves such a line without an event. So does a restore, for a job that
     # ended later, in entries that Redis forgot.
     return result.outcome != SAME and (end.is_last or not is_later(result, end))
 

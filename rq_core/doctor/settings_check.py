@@ -87,11 +87,11 @@ def _given(keys: QueueKeys) -> str:
 
 def _limits(view: View) -> Iterator[Row]:
     stored = view.snapshot["caps"]
-    # The loss of all limits is a finding of its own.
+    # The loss of all limits is a separate finding.
     for scope, (text, version) in sorted(view.log.limits.items()) if stored else ():
         actual = view.caps.get(scope)
         if scopes.family_of(scope) == scopes.WEIGHT or (scope in stored and actual is None):
-            continue  # A limit that cannot be read is a finding of its own, too.
+            continue  # An unreadable limit is a separate finding, too.
         try:
             logged = None if text is None else Limit.parse(text)
         except (ValueError, TypeError):
@@ -100,7 +100,7 @@ def _limits(view: View) -> Iterator[Row]:
         has, had = (str(each or "none") for each in (found, logged))
         how = "`rq-core cap` logs the limit that you want"
         if found == logged and actual is not None and actual.version != version:
-            # The next change goes on from there, and by the log it skips a version.
+            # The next change increments this version, so the log would show a skipped version.
             has, had = f"{has} version={actual.version}", f"{had} version={version}"
             entry = stored[scope].replace(f"version={actual.version}", f"version={version}", 1)
             how = f"`redis-cli HSET '{view.keys('caps')}' {scope} '{entry}'` sets it back"

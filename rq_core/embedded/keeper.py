@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-# A socket's address has 104 bytes on macOS and 108 on Linux; the terminating zero counts.
+# The path in a socket's address has at most 104 bytes on macOS and 108 on Linux, including the final zero.
 SOCKET_PATH_BYTES_MAX = 100
 RECORD = "server.json"
 LOG = "server.log"
@@ -63,13 +63,13 @@ def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
             else:
                 server.terminate()
 
-        # Before there is a server: it would run on alone if a signal ended us in the moment after its start.
+        # Before the server starts: if a signal ended this process just after the start, the server would run on alone.
         signal.signal(signal.SIGTERM, end)
         signal.signal(signal.SIGINT, end)
-        # The server inherits the lock: it is held while either of the two processes lives, so a
-        # second server can never open the same data, even after this process was killed.
-        # Its group is its own: a Ctrl-C that reached it as well, just after our own signal to end,
-        # would make it exit at once, with status 1 and without its last second on disk.
+        # The server inherits the lock, which is held while either of the two processes lives: so a second server can
+        # never open the same data, even after this process was killed. The server has its own process group: a Ctrl-C
+        # that reached it just after our signal would make it exit at once, with status 1 and without its last second on
+        # disk.
         server = subprocess.Popen(
             [binary, *arguments(directory, path)],
             stdin=subprocess.DEVNULL,
@@ -150,13 +150,13 @@ def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
                 connection = connect_to(path)
             clients, connections = client_counts(connection)
         except (OSError, ValueError):
-            # Still loading, or too busy to answer: that is not idle.
+            # A server that is still loading, or too busy to answer, is not idle.
             if connection is not None:
                 connection.close()
             connection = None
             deadline = time.monotonic() + idle_s
             continue
-        # Our own connection is the one client; a visit between two polls shows in the total.
+        # Our own connection counts as one client; a client that came and left between two polls shows in the total.
         if clients > 1 or connections != seen:
             seen = connections
             deadline = time.monotonic() + idle_s
@@ -169,7 +169,7 @@ def connect_to(path: Path) -> socket.socket:
     try:
         connection.settimeout(5)
         connection.connect(str(path))
-        # The name lets `server_status` see that this is no client of the user's.
+        # By the name, `server_status` does not count this connection as a client.
         connection.sendall(f"CLIENT SETNAME {CLIENT_NAME}\r\n".encode())
         connection.recv(1024)
     except BaseException:

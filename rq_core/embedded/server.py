@@ -76,7 +76,8 @@ def resolve_url(url: str) -> str:
     idle_s, place = _idle_of(url), _prepare(directory_of(url))
     path, started = _ensure(place, idle_s=idle_s, timeout_s=START_TIMEOUT_S)
     if started:
-        # A warning, so that it is seen without any configuration: in another folder it is another server.
+        # A warning, so that it is shown without any configuration: in another folder, embedded:// starts another
+        # server.
         log.warning(
             "embedded:// started the server of %s, which ends after %g s without clients",
             place,
@@ -136,7 +137,7 @@ def _ensure(place: Path, *, idle_s: float, timeout_s: float) -> tuple[str, bool]
         if path and state == "ready":
             return _url(path), started
         if state == "loading":
-            # Reading back a long log takes its time; what counts is that it goes on.
+            # Loading a long log takes time; the timeout begins again while the server is loading.
             deadline = time.monotonic() + timeout_s
         with _try_lock(place) as lock_fd:
             if lock_fd is not None:
@@ -164,13 +165,13 @@ def run_server(
     early: list[int] = []
 
     def interrupted(number: int, _frame: FrameType | None) -> None:
-        # Ctrl-C at a terminal reaches the keeper too, which ends the server; then we only wait on.
+        # Ctrl-C at a terminal also reaches the keeper, which ends the server; this process only waits for the keeper.
         if keeper is None:
             early.append(number)
         elif number == signal.SIGTERM:
             keeper.terminate()
 
-    # Before there is a server: it would run on alone if a signal ended us in the moment after its start.
+    # Before the server starts: if a signal ended this process just after the start, the server would run on alone.
     before = {
         number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)
     }
@@ -395,7 +396,7 @@ def _shut_down(place: Path, timeout_s: float) -> None:
     path = _socket_path(place)
     if path is None:
         return
-    # An AOF is flushed at shutdown whatever SHUTDOWN says of the snapshot, which we have none of.
+    # The AOF is flushed at shutdown regardless of NOSAVE, which only concerns snapshots; this server has none.
     with (
         contextlib.suppress(redis.RedisError),
         _client(path, timeout_s=timeout_s) as client,

@@ -90,7 +90,7 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
     name, present = queue.queue, queue.present
     ready, oldest = queue.ready_jobs, queue.oldest_ready_ms
     if ready and not present:
-        # Only of those that did not say that they end: one that stopped in order may have run later.
+        # Workers that ended in order are not in the list; such a worker may have run later than the silent ones.
         silent = min((each.silent_ms for each in queue.workers), default=None)
         since = "" if silent is None else f"; a worker fell silent {_span(silent)} ago"
         yield Cause("RqCoreNoWorker", name, f"{ready:,} ready, and no worker runs{since}")

@@ -30,7 +30,7 @@ from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.worker.claim_counters import BOUNDS_S, OTHER, parts_of
 from rq_core.worker.settlement import NOT_RUN
 
-# The looks at Redis and at the log, as samples of the families of :mod:`rq_core.metrics.table`.
+# Readings of Redis and of the log, as samples of the families of :mod:`rq_core.metrics.table`.
 
 ALWAYS_SHOWN: Final = ("succeeded", "died", "lease_expired")
 """Outcomes of claims that alerts and panels use: shown with 0 until a claim ends this way."""
@@ -232,7 +232,7 @@ class QueueCollector(Collector):
     def collect(self) -> Iterator[Any]:
         """Return the families with the samples of a shared reading."""
         if self._log is not None:
-            # Both at once, so that two servers that do not answer cost a scrape no more than one.
+            # Both readings at once, so that two servers that do not answer cost a scrape no more time than one.
             self._log.begin()
         state, refused = _found(self._overview)
         self.is_read = state is not None
@@ -256,7 +256,7 @@ def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
         log.debug("nothing to show: %s", error)
         return None, isinstance(error, ServerUnsuitable)
     except Exception:
-        # A scrape still shows what the other look found.
+        # A scrape still shows the result of the other reading.
         log.exception("a look at the queues or at their log failed")
     return None, False
 
@@ -279,7 +279,7 @@ class WorkerCollector(Collector):
         samples.append(Sample("rqc_worker_turns_seconds_total", (), turns_s))
         now, vitals = time.monotonic(), self._totals.vitals()
         if vitals:
-            # Of several processes the worst: no label names a process.
+            # The worst of all processes, since no label names a process.
             lag = max(each.lagging_s(now) for each in vitals)
             silent = max(max(0.0, now - each.answered_at) for each in vitals)
             samples.append(Sample("rqc_worker_loop_lag_seconds", (), lag))
@@ -295,7 +295,7 @@ class WorkerCollector(Collector):
             parts = parts_of(row)
             claims[queue] = claims.get(queue, 0) + parts.claims
             for outcome, count in parts.outcomes.items():
-                # An outcome that never was would only be noise, but for the two that alerts ask for.
+                # An outcome that never occurred would only be noise, except for the two that alerts use.
                 if count or outcome in ("succeeded", "died"):
                     settled = (queue, task, outcome)
                     samples.append(Sample("rqc_worker_settled_total", settled, count))

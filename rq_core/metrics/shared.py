@@ -64,7 +64,7 @@ class Shared(Generic[T]):
                 self._began = time.monotonic()
                 thread = threading.Thread(target=self._run, name="rq-core-look", daemon=True)
                 thread.start()
-                # Not before: a machine may have no more threads, and the next viewer tries again.
+                # Only after a successful start: if the machine has no more threads, the next viewer tries again.
                 self._thread = thread
 
     def get(self) -> T:

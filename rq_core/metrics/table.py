@@ -24,7 +24,7 @@ VALUES_MAX: Final = {
     "priority": len(PRIORITIES),
     "scope": SCOPES_MAX,
     "task": TASKS_MAX + 1,
-    # And a claim that is lost, which no event ends.
+    # One more, for a lost claim, which no event ends.
     "outcome": len(CLAIM_ENDS) + 1,
     "why": 2,
 }

@@ -87,7 +87,7 @@ def _needs(row: ListedJob, now_ms: float) -> Rows:
         rows.append(("waits for", f"a worker: none runs for {row.job.queue}"))
     reason = Reason.UNKNOWN_TASK if unknown else row.back and row.back.reason
     if reason == Reason.UNKNOWN_TASK and row.task_known:
-        # A worker that has it may claim it next.
+        # A worker that has the task may claim the job next.
         reason = None
     if reason in _TO_DO:
         rows.append(("to do", _TO_DO[reason]))

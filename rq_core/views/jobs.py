@@ -48,7 +48,7 @@ class ListedJob(NamedTuple):
         return self.known.knows(self.job.fields.get("task"))
 
 
-# Questions.
+# Queries.
 
 
 def listed(

@@ -54,12 +54,13 @@ class Capacity:
             free = min(free, -(-self.most // 2))
         free = int(min(free, most))
         if free <= 0:
-            # A full worker does what is due in the queue, too.
+            # A full worker also calls a queue in which work is due.
             now = time.monotonic()
             return [(queue, 0) for queue in mine if queue.overdue(now)]
         rivals = []
         if len(groups.all) > 1:
-            # Places that other groups could use now are left to them; a group that waits for an answer cannot use any.
+            # Places that other groups could use now are left to them; a group that waits for an answer cannot use any
+            # place.
             others = [o for o in groups.all if o is not group and not o.turns]
             rivals = [queue for other in others for queue in other.queues.values() if queue.look]
         shares = self.shares.divide(free, [queue.name for queue in (*mine, *rivals)])
@@ -98,10 +99,10 @@ class Capacity:
         return end
 
 
-# How a worker's free places are divided between its queues: by weight, and no queue starves.
+# Division of a worker's free places between its queues: by weight, and without starving a queue.
 #
-# Each queue has a clock of its own; a place that it is given moves the clock on by one over its weight, and who is
-# furthest behind is next. A queue that had nothing to do does not save its turns up, so the others use its share.
+# Each queue has a virtual clock. A place that a queue receives moves its clock on by 1/weight, and the queue with the
+# lowest clock is next. A queue without jobs does not save up turns, so the others use its places.
 
 
 class Shares:

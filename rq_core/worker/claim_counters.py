@@ -34,7 +34,7 @@ OTHER: Final = "(other)"
 _NAME: Final = 128
 _BUCKETS: Final = len(BOUNDS_S) + 1
 
-# Of a row.
+# Indexes within a row.
 _CLAIMED: Final = 0
 _ENDED: Final = 1
 _RAN_S: Final = _ENDED + len(OUTCOMES)
@@ -43,7 +43,7 @@ _WAITED_S: Final = _RUNS + _BUCKETS
 _WAITS: Final = _WAITED_S + 1
 _WIDTH: Final = _WAITS + _BUCKETS
 
-# Before the rows.
+# Indexes of the numbers before the rows.
 _USED: Final = 0
 _TURNS, _TURNS_S, _ANSWERED_AT, _DUE_AT, _LAG_S, _RESIDENT = range(1, 7)
 _ROWS: Final = 7
@@ -133,7 +133,7 @@ class FlowTable:
         self._known: dict[tuple[str, str], _Counts] = {}
         self._resting = False
 
-    # The worker's side; on its event loop.
+    # The worker's side, on its event loop.
 
     def claimed(self, queue: str, count: int) -> None:
         """Count ``count`` claims of a queue."""
@@ -163,7 +163,7 @@ class FlowTable:
 
     def ended(self, settled: Sequence[Settlement], answers: Mapping[str, str]) -> None:
         """Count claims whose settlements Redis has answered. ``answers``: job id → the script's answer."""
-        # This is done for every job that a worker runs, and most have the queue and the task of the one before.
+        # This runs for every job; most jobs have the queue and the task of the job before.
         rows = {(each.claim.queue, each.task) for each in settled}
         for queue, task in rows:
             of_row = settled
@@ -188,7 +188,7 @@ class FlowTable:
             return counts
         used = len({each.start for each in self._known.values()})
         asked = queue, task
-        # The last row is kept for claims that find no other.
+        # The last row is for the claims of all other queues and tasks.
         if used >= self._rows - 1:
             queue, task = OTHER, OTHER
         counts = self._known.get((queue, task))
@@ -197,7 +197,7 @@ class FlowTable:
             for at, name in ((0, queue), (1, task)):
                 start = (2 * used + at) * _NAME
                 self._names[start : start + _NAME] = name.encode()[:_NAME].ljust(_NAME, b"\0")
-            # Not before its name is there: a reader takes this many.
+            # After the name is written: a reader reads this number of rows.
             self._numbers[_USED] = used + 1
         self._known[asked] = counts
         return counts
@@ -213,7 +213,7 @@ class FlowTable:
             queue, task = (name.rstrip(b"\0").decode("utf-8", "replace") for name in names)
             start = _ROWS + row * _WIDTH
             numbers = tuple(map(_believed, self._numbers[start : start + _WIDTH]))
-            # A name that was written over may be that of another row.
+            # An overwritten name may equal the name of another row.
             found[queue, task] = added(found.get((queue, task)), numbers)
         return found
 
@@ -238,7 +238,7 @@ def _count_times(numbers: list[float], total: int, times: Sequence[float]) -> No
     if not times:
         return
     numbers[total] += sum(times)
-    # Jobs that are settled together often took and waited about as long.
+    # Jobs that are settled together often have similar run times and waits.
     first, last = bisect_left(BOUNDS_S, min(times)), bisect_left(BOUNDS_S, max(times))
     if first == last:
         numbers[total + 1 + first] += len(times)

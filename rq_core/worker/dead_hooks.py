@@ -111,7 +111,7 @@ class DeathWatch:
     def _now(self) -> Plan[tuple[int, str | None]]:
         """Return Redis' time in Unix ms, and the mark up to which deaths were handed over; None: there is no mark."""
         asked = ["HGET", self._keys("meta"), FIELD]
-        # TIME goes with a read of the queue: in a cluster its shard's clock counts.
+        # TIME is sent together with a read of the queue: in a cluster the clock of the queue's shard counts.
         time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
         return int(time[0]) * 1000 + int(time[1]) // 1000, seen
 
@@ -123,17 +123,17 @@ class DeathWatch:
         # More jobs may still die in this millisecond.
         upto = now - 1
         if noted is None:
-            # No hook is called for jobs that died before.
+            # Hooks are not called for earlier deaths.
             since = told = yield from self._mark_beginning(upto)
         else:
             since = told = int(noted)
         if self._last is not None:
-            # Between an answer and the next question Redis' clock goes on by no less than ours.
+            # Between an answer and the next request, Redis' clock normally advances at least as much as ours.
             back = (before - self._last[1]) * 1000 - (now - self._last[0])
             if back > STEP_MS:
                 since = min(since, self._last[0]) - round(back) - SLACK_MS
         if told > now:
-            # The clock went back between two looks. Deaths of long ago are not handed over again.
+            # The clock went back between two checks. Deaths of long ago are not handed over again.
             since = min(since, now - LAG_MS)
         self._last = (now, self._clock())
         ids, upto, more = yield from self._died(since, upto)
@@ -160,7 +160,8 @@ class DeathWatch:
         ids = list(flat[::2])
         if len(ids) < DEATHS_MAX:
             return ids, upto, False
-        # Those that died with the last one may be cut in two: all but them now, unless all died together.
+        # The list may contain only some of the jobs that died together with the last one: leave all of these for the
+        # next check, unless all jobs of the list died together.
         last = flat[-1]
         kept = [i for i, at in zip(ids, flat[1::2], strict=True) if at != last]
         if kept:
@@ -187,7 +188,7 @@ class DeathWatch:
 def _job_of(
     queue: str, job_id: str, line: str, value: str, tasks: Mapping[str, Task[Any, Any]]
 ) -> NewJob | None:
-    # Imported here: a program that only defines tasks needs none of it.
+    # Imported here: a program that only defines tasks does not need this module.
     from rq_core.model.state_line import read_state_line
 
     job = read_state_line(queue, job_id, line)
@@ -213,7 +214,7 @@ def _job_of(
         profile(hook_name(dead.task)),
         json.dumps({"job": asdict(dead)}),
         ties=ties_of(remember_ms=REMEMBER_MS),
-        # Not compared: a worker with other code may read the same death otherwise.
+        # The arguments are not compared: a worker with other code may describe the same death differently.
         call="=",
     )
 
@@ -239,7 +240,7 @@ async def tell_of_deaths(
     watches = death_watches(client, tasks, group.queues)
     while watches and not over.is_set():
         more = False
-        # Before the looks: they miss a death that is noticed meanwhile.
+        # Cleared before the checks: they miss a death that is noticed meanwhile.
         group.death.clear()
         for queue, watch in watches.items():
             if group.queues[queue].absent:

@@ -132,20 +132,20 @@ class Handlers:
         since, self._since = self._since, FOREVER
         began = time.monotonic()
         if began - since > FRESH_INTERVALS * self.leases.interval:
-            # This process was stopped, or a handler held the loop: they may run elsewhere by now.
+            # This process was stopped, or a handler blocked the loop: the jobs may already run elsewhere.
             self._give_back(arrived)
             arrived = []
         begin = [running for claim in arrived if (running := self._prepare(claim)) is not None]
-        # Before any of them begins: it may hold the GIL from its first step on.
+        # Before any handler starts: it may hold the GIL from its first step on.
         self.leases.hold_all([(running.claim, _until(running)) for running in begin])
         for running in begin:
             if running.claim.losses:
-                self.held = running  # There is one at most: Suspects puts off the others.
+                self.held = running  # There is at most one: Suspects puts off the others.
                 asyncio.get_running_loop().call_later(HOLD_S_MAX, self._launch_held, running)
             else:
                 self.executor.launch(running)
         self.begin_held()
-        # Not before they were begun: a worker that takes no more gives back what arrives.
+        # After the jobs have started: a worker that has retired gives back the jobs that arrive.
         self._lifetime.retire_if_due()
 
         def stepped() -> None:
@@ -256,5 +256,5 @@ class Suspects:
         if len(self._put_off) > REMEMBERED_MAX:
             del self._put_off[next(iter(self._put_off))]
         pause: float = min(PAUSE_S * 2**times, PAUSE_S_MAX)
-        # Spread, so that those that lost one worker together do not come back together.
+        # The pauses vary, so that suspects that lost one worker together do not become ready together.
         return pause * self._rng.uniform(0.75, 1.25)

@@ -83,5 +83,5 @@ class QueueGroups:
         for group in self.all:
             group.watcher.stop()
             for claim in group.claiming:
-                # If it is sent again, it takes no jobs; if it was carried out already, the answer is the same.
+                # A claim that is sent again takes no jobs then; a claim that was carried out has the same answer.
                 claim.args["limit"] = 0

@@ -73,7 +73,7 @@ class Shutdown:
                     self._groups.news.clear()
                     await self._groups.news.wait()
         for running in executor.unsettled:
-            # Threads, and async handlers that do not let themselves be cancelled.
+            # Threads, and async handlers that did not end on cancellation.
             running.settled = True
             self._groups.settle(
                 Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN, task=running.context.task)
@@ -89,17 +89,18 @@ class Shutdown:
         while handlers.executor.busy or handlers.arrived or group.finished:
             news.clear()
             if not group.finished:
-                # What comes may be of another group, or nothing to report: a job that falls due, a thread that is free.
+                # The news may be of another group, or need no report: a job is due, or a thread is free.
                 await news.wait()
                 continue
             try:
                 await self._turns.send(group, claims=[])
             except RqCoreError as error:
-                # Until the grace is over it may be mended, for example by a worker that may load scripts.
+                # The error may be repaired before the grace period is over, for example by a worker that may load
+                # scripts.
                 self._lifetime.give_up(error)
                 await asyncio.sleep(TROUBLE_PAUSE_S)
             except Exception:
-                # It would end the grace of all that still run.
+                # Raised further, the error would end the grace period of all running jobs.
                 log.exception(
                     "a report failed, trying again", extra={"worker": self._lifetime.worker}
                 )
@@ -110,7 +111,7 @@ class Shutdown:
             async with asyncio.timeout(REPORT_WAIT_S):
                 while group.finished:
                     await self._turns.send(group, claims=[])
-                # A token that the watcher took, and that will not be used, belongs to another worker.
+                # A token that the watcher took and that will not be used belongs to another worker.
                 for queue in group.queues.values():
                     if not queue.absent:
                         await self._client.return_token(queue.name)

@@ -54,7 +54,8 @@ class Startup:
         queues, client = self._groups.queues.values(), self._client
         self._app.check()
         client.calls.delivery.get_ready("turn", "claim", "complete", "fail", "rollback", "extend")
-        # Without a server at the start the operator has to hear of it; later, the worker waits until an outage is over.
+        # Without a server at the start, the operator must see an error; later, the worker waits until an outage is
+        # over.
         client.calls.delivery.asking.patience = Patience()
         if not checked and not client.one_slot:
             await self._check()
@@ -77,7 +78,7 @@ class Startup:
         """
         for queue in queues:
             queue.absent, queue.look = True, False
-            # One that is met later begins with leases that the heartbeat keeps.
+            # A queue that is served later starts with a lease for which the heartbeat is frequent enough.
             said = self._app.settings.get(queue.name, {})
             queue.lease = said.get("lease_ms", queue.lease * 1000) / 1000
         if self._client.one_slot:
@@ -136,7 +137,7 @@ class Startup:
         try:
             return await self._client.run(self._client.calls.reads.is_there(queue.name))
         except QueueDamaged:
-            return True  # The handshake says what is wrong.
+            return True  # The handshake reports the damage.
 
     def _tell_undeclared(self, queue: WatchedQueue, declared: Sequence[str]) -> None:
         known = ", ".join(declared) or "none"
@@ -151,7 +152,7 @@ class Startup:
     async def await_absent(self) -> None:
         """Check now and then whether the queues that were left out can be used, and serve them from then on."""
         absent = [queue for queue in self._groups.queues.values() if queue.absent]
-        # Each by itself: a shard that is down must not keep the worker from queues of others.
+        # Each queue separately: a shard that is down must not keep the worker from the other queues.
         await asyncio.gather(*map(self._await, absent))
 
     async def _await(self, queue: WatchedQueue) -> None:
@@ -205,7 +206,7 @@ class Startup:
             await self._declare(queue.name)
             await self._begin_telling(queue.name)
         except RqCoreError as error:
-            # Its epoch stays the old one, so this is tried at the next claim.
+            # The queue's epoch is not changed, so the next claim tries again.
             log.error("declaring the caps of queue %s failed: %s", queue.name, error)  # noqa: TRY400
             await asyncio.sleep(TROUBLE_PAUSE_S)
             return True

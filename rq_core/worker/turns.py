@@ -85,18 +85,18 @@ class Turns:
                 await handlers.stepped.wait()
             claims = self._due(group)
             if claims is not None and handlers.stepped.is_set() and handlers.executor.running:
-                # Handlers that are about to finish get their chance to be part of this turn. The group's other turn may
-                # take the places and the news meanwhile.
+                # Handlers that are about to finish may join this turn. The group's other turn may take the places and
+                # the settlements meanwhile.
                 await asyncio.sleep(0)
                 claims = self._due(group)
             if claims is not None:
                 await self.send(group, claims)
                 if handlers.arrived and self._due(group) is None:
-                    # There is nothing to send first.
+                    # No turn has to be sent first.
                     handlers.begin_arrived()
                 return
             self._groups.news.clear()
-            # There is nothing to send first. A job that cannot be begun, or ends at once, is news.
+            # No turn has to be sent first. A job that cannot start, or ends at once, sets ``news``.
             handlers.begin_arrived()
             await self._groups.news.wait()
 
@@ -116,12 +116,12 @@ class Turns:
 
     def _most(self, group: QueueGroup) -> float:
         """Return the most jobs that a turn may claim, regardless of the free places."""
-        # Redis may be faster with this turn than with the one that is under way, which reports the rest.
+        # Redis may carry out this turn before the turn under way, which settles the other jobs.
         most = len(group.finished) if group.turns else math.inf
         share = self._lifetime.options.max_jobs
         if share is None:
             return most
-        # A group that lends its places lends its part of the share, too: an outage may take longer than all the rest.
+        # A group that lends its places also lends its part of ``max_jobs``: an outage may outlast all other jobs.
         return min(most, share - self._stats.claimed - self._capacity.kept)
 
     async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
@@ -196,7 +196,7 @@ class Turns:
                 if time.monotonic() - asked.sent > fresh:
                     result, asked.sent = await self._still_held(asked, result)
         finally:
-            # Not before: the group's other turn would take the places of the claimed jobs.
+            # Not earlier: the group's other turn would take the places of the claimed jobs.
             asked.release()
             failed = self._claimed(asked, result, uncounted=uncounted)
         return failed
@@ -213,7 +213,7 @@ class Turns:
         (answer,) = await self._client.carry_out([call])
         if isinstance(answer, RqCoreError):
             log.error("leases of queue %s were not extended: %s", asked.queue.name, answer)
-            return claimed, asked.sent  # They are given back.
+            return claimed, asked.sent  # The jobs are given back.
         lost = set(answer.lost)
         if lost:
             log.warning(
@@ -234,7 +234,7 @@ class Turns:
             for settlement in group:
                 self._groups.of[settlement.claim.queue].finished.append(settlement)
             return True
-        # Until here their leases were kept: a settlement may take as long as an outage does.
+        # The leases were extended until now: a settlement may take as long as an outage.
         self._handlers.reported(group)
         self._flow.ended(group, result)
         if not result and group[0].verdict == "complete":
@@ -285,7 +285,7 @@ class Turns:
             if uncounted:
                 self._groups.settle(Settlement(claim, "rollback", 0, Reason.NEW_EPOCH))
             elif self._capacity.taken >= self._capacity.most:
-                # Its place was lent while the answer was overdue.
+                # The job's place was lent while the answer was overdue.
                 self._groups.settle(Settlement(claim, "rollback", 0, Reason.NO_ROOM))
             else:
                 self._handlers.arrive(claim, asked.sent)

@@ -103,7 +103,7 @@ class Watcher:
         while not self._stopping:
             try:
                 if all(queue.look or queue.asked for queue in self._queues.values()):
-                    # All queues are being claimed from anyway.
+                    # The worker claims from all queues anyway.
                     await self._wait_for(self._quiet)
                 elif self._full():
                     await self._wait_for(self._room)
@@ -116,7 +116,7 @@ class Watcher:
                 await asyncio.sleep(PAUSE_S)
                 self.look_at(self._queues.values())
             except Exception:
-                # A worker whose watcher has died is alive and deaf.
+                # A worker without its watcher would live but miss all tokens.
                 log.exception("waiting for jobs failed, trying again")
                 await asyncio.sleep(TROUBLE_PAUSE_S)
                 self.look_at(self._queues.values())
@@ -154,16 +154,16 @@ class Watcher:
         due = FOREVER
         if claimed.next_due_ms is not None:
             due = now + max(1, claimed.next_due_ms - claimed.now_ms) / 1000
-        # A look that another answer asked for stays: the claim of that answer may have come later.
+        # A timer from another answer is kept: that answer's claim may have been carried out later.
         queue.due = due if queue.timer is None else min(queue.due, due)
         self._wake_when_due(queue, now)
         queue.more = claimed.more
         queue.empty = not claimed.more and queue.due > now
         queue.asked -= 1
-        # If a look was asked for meanwhile, the claim may have come before the job.
+        # If ``look`` was set meanwhile, this claim may have been carried out before the job arrived.
         queue.look = queue.look or not queue.empty
         if queue.empty:
-            # A round of the loop later: what was claimed is begun before there is another wait.
+            # One round of the loop later, so that the claimed jobs start before the next wait.
             asyncio.get_running_loop().call_soon(self._quiet.set)
 
     def _wake_when_due(self, queue: WatchedQueue, now: float) -> None:
@@ -205,7 +205,7 @@ class Watcher:
             self.look_at(self._queues.values())
         else:
             await self._client.return_token(name)
-        # What that brought is asked for before there is another wait.
+        # Let the worker claim before the next wait.
         await asyncio.sleep(0)
 
     def _use_token(self, name: str) -> None:

@@ -159,9 +159,10 @@ class Worker:
         try:
             await asyncio.wait({*work, over}, return_when=asyncio.FIRST_COMPLETED)
             lifetime.end()
-            # What runs may take hours to end, and the worker is not expected to claim meanwhile.
+            # Running jobs may take hours to end, and the worker is not expected to claim meanwhile.
             self._watch.stop()
-            # A turn under way may bring claims; but one that waits for a server that is away must not hold us up.
+            # A turn under way may still bring jobs; but a turn that waits for a server that is away must not delay the
+            # end.
             await lifetime.let_end(*work)
         finally:
             lifetime.end()
@@ -213,7 +214,7 @@ class Worker:
             except RqCoreError as error:
                 self._lifetime.give_up(error)
             except Exception:
-                # An unforeseen error must not end the worker; the leases of what it held expire at worst.
+                # An unforeseen error must not end the worker; at worst, the leases of its jobs expire.
                 log.exception("a turn failed, trying again", extra={"worker": self.name})
                 await asyncio.sleep(TROUBLE_PAUSE_S)
 
@@ -245,7 +246,7 @@ class Worker:
         return self._handlers.executor.close()
 
 
-# Whether a worker that works in a burst has anything left to do.
+# Finds out whether a worker in burst mode has work left.
 
 
 class Burst:
@@ -292,7 +293,8 @@ class Burst:
         left: dict[str, int] = {}
         for name, queue in self._groups.queues.items():
             counts = await self._client.run(self._client.calls.reads.counts(name))
-            # A paused or stopped queue gives out nothing, however much is ready; nor does a full scope.
+            # A paused queue, or a queue with a cap of 0, gives out no jobs, regardless of how many are ready; nor does
+            # a full scope.
             ready = sum(counts.ready.values()) + counts.open_lanes
             if counts.running or (ready and not counts.paused and counts.cap != 0):
                 return False
@@ -318,7 +320,7 @@ class Burst:
             self._deaths = death_watches(self._client, self._tasks, self._groups.queues)
         if not self._deaths:
             return False
-        # A look at a queue that this worker does not make would make it.
+        # A check of a queue that this worker does not create would create it.
         queues = self._groups.queues
         watches = [watch for name, watch in self._deaths.items() if not queues[name].absent]
         await asyncio.sleep(NEXT_MS_S)

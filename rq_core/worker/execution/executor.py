@@ -150,7 +150,7 @@ class Executor:
             self._refuse(claim, "rollback", Reason.UNKNOWN_ARGUMENTS, error)
             return None
         if lane is not None:
-            # Its producer did not know the task's caps: it must not run uncounted.
+            # The job's producer did not know the task's caps: the job must not run without a holder in them.
             self._on_settlement(Settlement(claim, "rollback", 0, Reason.LANE_CHANGED, lane=lane))
             return None
         timeout = task.timeout if task.timeout is not None else self._timeout
@@ -225,15 +225,15 @@ class Executor:
             log.warning("lease lost, the handler is asked to stop", extra=running.facts())
         if running.handler is None:
             if isinstance(why, LeaseLost):
-                # Nothing is settled at its timeout: the report of its thread is refused later, and logged.
+                # Nothing is settled at the timeout: Redis later refuses the thread's settlement, which is logged.
                 self._limit_time(running, None)
             return
         running.handler.cancel()
         if has_begun(running.handler):
-            # A lost claim has nothing to be settled; a report of such a handler is refused later, and logged.
+            # A lost claim has nothing to settle; Redis later refuses the handler's settlement, which is logged.
             self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE_S)
         else:
-            # Cancelled now, its task takes no step in which it could say how it ended.
+            # A task that is cancelled before its first step never runs, so it cannot report its end.
             self._ended(running, why)
             self._free(running)
 
@@ -265,7 +265,7 @@ class Executor:
         self._on_settlement(Settlement(claim, verdict, 0, reason, said))
 
     async def _run_async(self, running: Running) -> None:
-        # The task has a context of its own, so nothing has to be put back.
+        # The asyncio task has its own copy of the context variables, so nothing has to be reset.
         job_context.enter(running.context)
         failure: BaseException | None = None
         self._begin_time(running)
@@ -280,11 +280,11 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
             failure = error
-        # Not while it is handled: an error of a backoff function would have it as its context, unredacted.
+        # Outside the except block: an error of a backoff function would have the failure as its context, unredacted.
         try:
             self._ended(running, failure)
         finally:
-            failure = None  # It knows this frame.
+            failure = None  # Its traceback refers to this frame.
             self._free(running)
 
     async def _run_isolated(self, pool: IsolationPool, running: Running) -> None:
@@ -312,11 +312,11 @@ class Executor:
     def _timed_out(self, running: Running) -> None:
         """Handle the end of a handler's timeout, or of the time that it had to stop."""
         if running.ended is not None:
-            # Its thread has judged itself, and the loop was late: that is reported next.
+            # The handler's thread has recorded its end; its report follows, since the loop was late.
             return
         if running.ending is None:
             if self._pool is not None and self._pool.has_said(running):
-                # Its process judges itself, too: that is heard first.
+                # The handler's process checks the timeout, too: its message is read first.
                 self._limit_time(running, HEAR_S)
                 return
             assert running.timeout is not None
@@ -338,7 +338,7 @@ class Executor:
         running.settled = True
         claim = running.claim
         if error is None or running.value:
-            # One that has returned has done its work, whatever ended the making of its JSON.
+            # A handler that has returned has succeeded, also if the conversion of its value to JSON was interrupted.
             ran_s = (running.ended or time.monotonic()) - running.started
             if running.value and running.value.startswith(NO_VALUE):
                 why = reason_of(running.value.removeprefix(NO_VALUE))
@@ -351,10 +351,10 @@ class Executor:
                 )
             )
             return
-        # However a handler ends that was asked to stop, that is why.
+        # If the handler was asked to stop, that reason counts, regardless of how the handler ended.
         error = running.ending or error
         if isinstance(error, LeaseLost):
-            # That claim is not in force: there is nothing to report it to.
+            # The claim is no longer in force: Redis would refuse any settlement.
             return
         if isinstance(error, WorkerStopping):
             self._report(running, "rollback", 0, Reason.SHUTDOWN)
@@ -386,7 +386,7 @@ class Executor:
             return
         attempt, attempts = running.claim.failures + 1, running.max_attempts
         if verdict.outcome == "retry" and attempts is not None and attempt >= attempts:
-            # Redis would say the same, unless the job leaves its attempts to the task.
+            # Redis would decide the same, unless the job leaves the number of attempts to the task.
             verdict = RetryVerdict("final", 0.0, Reason.ATTEMPTS_SPENT)
         will = f"dead, {verdict.reason}, after attempt {attempt} of {attempts}"
         if verdict.outcome == "retry":
@@ -424,7 +424,7 @@ class Executor:
 def _call(running: Running) -> None:
     """Run a sync handler, in its thread."""
     if running.ending is not None:
-        # It was to stop before its thread began.
+        # The handler was asked to stop before its thread began.
         raise running.ending
     job_context.enter(running.context)
     try:

@@ -73,7 +73,7 @@ def _end_group() -> None:
 
 def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
     """Run the handlers that the worker sends, until it sends END or is gone."""
-    # A group of its own: processes that a handler starts are killed with this one.
+    # A process group of its own: processes that a handler starts are killed together with this process.
     os.setpgid(0, 0)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -140,11 +140,11 @@ def _carry_out(
     _limit_memory(None)
     if failure is None:
         return returned
-    # Not while it is handled: an error of a backoff function would have it as its context, unredacted.
+    # Outside the except block: an error of a backoff function would have the failure as its context, unredacted.
     try:
         return _told(failure, task, running, rng)
     finally:
-        failure = None  # It knows this frame.
+        failure = None  # Its traceback refers to this frame.
 
 
 def _told(
@@ -188,8 +188,8 @@ def _limit_memory(limit: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-# The event loop of a process that runs isolated handlers: one for the process' life, so that what lives as long, such
-# as a pool of connections, can be used by one job after the other.
+# The event loop of a process that runs isolated handlers. There is one loop for the life of the process, so that
+# objects which live as long, such as a pool of connections, can be used by one job after another.
 
 T = TypeVar("T")
 

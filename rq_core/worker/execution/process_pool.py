@@ -115,7 +115,7 @@ class IsolationPool:
         if len(request) <= PIPE_BYTES:
             child.pipe.send_bytes(request)
             return
-        # A child that is still starting does not read yet, and the pipe is full before all is in it.
+        # A child that is still starting does not read yet, and the pipe may be too small for the whole request.
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._senders, child.pipe.send_bytes, request)
 
@@ -146,7 +146,7 @@ class IsolationPool:
             name=f"rq-core-{task.name}",
             daemon=True,
         )
-        # What it starts beside the first process unblocks them.
+        # The resource tracker starts with the first process, and unblocks the signals: so it is started before.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, isolated_process.SIGNALS)
         try:
@@ -216,7 +216,7 @@ async def _readable(file: int) -> None:
 
 
 def _died(child: _Child) -> HandlerDied:
-    # Its pipe ends a moment before it does. Until it is joined, its number is no other group's.
+    # A child's pipe closes a moment before the child ends. Until the child is joined, no other group can have its pid.
     _kill_group(child)
     child.process.join(1.0)
     code = child.process.exitcode

@@ -76,11 +76,12 @@ class Threads(Generic[T]):
             except BaseException as raised:  # noqa: BLE001 - also SystemExit: the thread must report, and go on
                 error = raised
             self._ended.append((thing, error))
-            # In this order: the loop clears the flag before it looks, so it still looks at this if the flag is set.
+            # In this order: the loop clears the flag before it collects, so a set flag means that it will still collect
+            # this.
             if not self._told:
                 self._told = True
                 self._tell()
-            thing = error = None  # Nothing of a job is kept until the next one comes.
+            thing = error = None  # Keep nothing of a job until the next one arrives.
 
     def _tell(self) -> None:
         assert self._loop is not None
@@ -99,5 +100,5 @@ class Threads(Generic[T]):
                 self._on_end(thing, error)
         finally:
             if self._ended:
-                # One of them raised: the others have ended all the same.
+                # A callback raised an error: the remaining things must be reported anyway.
                 self._tell()

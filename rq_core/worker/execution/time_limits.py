@@ -45,7 +45,7 @@ class TimeLimits(Generic[T]):
         timer = self._timers.get(seconds)
         if timer is None:
             timer = self._timers[seconds] = _Timer()
-        # uvloop's own clock does not go on while something blocks the loop.
+        # uvloop's own clock stops while a handler blocks the loop.
         over = time.monotonic() + seconds
         timer.ends[thing] = over
         if timer.timer is None:
@@ -74,7 +74,7 @@ class TimeLimits(Generic[T]):
     def _look(self, seconds: float) -> None:
         timer = self._timers[seconds]
         timer.timer = None
-        # The clock may be behind the timer by its own resolution.
+        # The clock may lag behind the timer by its own resolution.
         now = time.monotonic() + 0.001
         over = []
         for thing, at in timer.ends.items():
@@ -90,7 +90,7 @@ class TimeLimits(Generic[T]):
             try:
                 self._on_over(thing)
             except Exception:
-                # The others are over, too.
+                # The remaining things must be reported, too.
                 log.exception("ending a handler at its time limit failed")
 
 

@@ -129,7 +129,7 @@ class LeaseKeeper:
                 self._tell(calls, self._client.run(self._client.calls.delivery.carry_out(calls)))
                 self._follow_leases(queues)
             except RqCoreError as error:
-                # A shard that is away must not cost the leases of the others.
+                # A shard that is away must not cost the leases of the other shards.
                 trouble = error
                 failed.add(place)
         self._failed = failed
@@ -184,7 +184,7 @@ class LeaseKeeper:
             if late < 0:
                 self._attend()
                 continue
-            # After an outage the leases that are left are short: there is no third of one to wait for.
+            # After an outage the remaining time of the leases is short: do not wait for a third of a lease.
             pause = min(self.interval, BEAT_AGAIN_S)
             try:
                 self.beat()
@@ -192,7 +192,7 @@ class LeaseKeeper:
             except RqCoreError as error:
                 log.warning("heartbeat failed, trying again: %s", error)
             except Exception:
-                # A heartbeat that dies silently would lose every lease of this worker.
+                # If the thread ended here, this worker would lose all its leases.
                 log.exception("heartbeat failed, trying again")
             beat_at = self._clock() + pause
         if self._attendance is not None:

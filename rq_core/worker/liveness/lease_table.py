@@ -43,7 +43,7 @@ class LeaseTable:
         self._free = list(range(rows))
         self._used: dict[tuple[str, str], int] = {}
 
-    # The worker's side; under its keeper's lock.
+    # The worker's side, under the lock of its lease keeper.
 
     def beat(self, worker: str, interval: float) -> None:
         """Note that the heartbeat's thread runs, with the time."""

@@ -74,7 +74,7 @@ class LoopWatch:
                 continue
             frame = sys._current_frames().get(loop)  # noqa: SLF001 - nothing else shows the line of a thread
             found = None if frame is None else _handler_in(frame)
-            # The loop may have gone on meanwhile: then it was another handler.
+            # If the loop has continued meanwhile, the frame may belong to another handler.
             if found is not None and due == self._due:
                 told = due
                 running, line = found

@@ -67,7 +67,7 @@ class Attendance:
                 if sweeping:
                     self._client.run(worker_registry.sweep(prefix, queues))
         except Exception:
-            # No job depends on it, and the next heartbeat must come.
+            # No job depends on these rows, and the next heartbeat must not fail.
             log.exception("writing to the list of workers failed, trying again")
         if sweeping:
             self._sweep_at = self._clock() + SWEEP_EVERY_S
@@ -86,7 +86,7 @@ class Attendance:
 
     def _says(self) -> Presence:
         if self._facts is None:
-            # Imported only here: it is slow, and this thread has the time.
+            # Computed only here: it is slow, and this thread has the time.
             from importlib.metadata import version
 
             self._facts = (version("rq-core"), code_digest(self._tasks))
@@ -96,7 +96,7 @@ class Attendance:
             *self._facts,
             tuple(self._queues()),
             self._places,
-            # Two counters are read on another thread than the one that changes them.
+            # The two counters may change on another thread between the two reads.
             max(0, self._busy()),
             self._since_ms,
         )
