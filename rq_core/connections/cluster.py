@@ -123,7 +123,7 @@ class _Budget:
     """The time left for all rounds of one exchange."""
 
     def __init__(self, patience: Patience | None, connect_within: float) -> None:
-        """Start the time now. Without a ``patience``, finding nodes and connecting to them may take ``connect_within``
+        """Start measuring now. Without a ``patience``, finding nodes and connecting to them may take ``connect_within``
         seconds in all."""
         self._patience = patience or Patience(unsent=connect_within, unknown=math.inf)
         self._began = time.monotonic()

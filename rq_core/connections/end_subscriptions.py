@@ -134,7 +134,7 @@ class Looked(NamedTuple):
 
 
 class _Subscription:
-    """One queue's subscription on one connection. Each new beginning creates a new object."""
+    """One uninterrupted subscription to a queue on one connection; compared by identity."""
 
     def __init__(self, queue: str, ear: _Ear) -> None:
         self.queue = queue
@@ -368,7 +368,8 @@ class Listener:
             self._ended(queue, ear)
 
     def _ended(self, queue: str, ear: _Ear) -> None:
-        """Note that the subscription to a queue on this connection has ended."""
+        """Remove a queue's subscription if it is on this connection, and report that its messages may have been
+        missed."""
         made = self._subscriptions.get(queue)
         if made is not None and made.ear is ear:
             del self._subscriptions[queue]

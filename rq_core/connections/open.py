@@ -43,7 +43,7 @@ def open_transport(
 def open_async_transport(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
 ) -> AsyncTransport:
-    """Return an asyncio transport, as ``open_transport`` does."""
+    """Return an asyncio transport. See ``open_transport``."""
     answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
         from rq_core.connections.cluster import AsyncClusterTransport

@@ -128,7 +128,7 @@ class Pool:
 
 
 class AsyncPool:
-    """A pool as ``Pool`` is one, for one event loop."""
+    """A pool of connections for one event loop. See Pool."""
 
     def __init__(self, source: Any, *, wait: float, keep: bool = True) -> None:
         """See Pool. ``keep``: whether connections are reused; a closed pool reuses none."""

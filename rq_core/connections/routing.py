@@ -107,13 +107,13 @@ class SlotMap:
         self._stale = True
 
     def move(self, slot: int, node: Node) -> None:
-        """Note that another node has a slot. Other slots may have moved, too: the next exchange requests the
-        whole map."""
+        """Store that ``node`` has a slot now. Other slots may have moved, too: the next exchange requests the whole
+        map."""
         self._slots[slot] = node
         self._stale = True
 
     def any(self) -> Node:
-        """Return a primary that is not doubted, another one at each call. There must be a map."""
+        """Return one of the primaries of ``sound``, another one at each call. There must be a map."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]

@@ -105,7 +105,7 @@ class Sentinels:
         raise redis.ConnectionError(self._none(silent))
 
     async def ask_async(self, within: float = CONNECT_TIMEOUT_S) -> Address:
-        """Return the primary's address, as ``ask`` does."""
+        """Return the primary's address. See ``ask``."""
         silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
             said = await self._ask_one_async(sentinel, seconds)
@@ -130,7 +130,7 @@ class Sentinels:
             self._looked(sentinel, self._ask_one(sentinel, ANSWER_WITHIN_S))
 
     async def look_async(self) -> None:
-        """Ask a sentinel again, as ``look`` does."""
+        """Ask a sentinel again. See ``look``."""
         if not self.is_level():
             sentinel = self._begin_look()
             self._looked(sentinel, await self._ask_one_async(sentinel, ANSWER_WITHIN_S))

@@ -50,7 +50,7 @@ def check_tls(made: Any, error: BaseException) -> None:
 
 
 async def check_tls_async(made: Any, error: BaseException) -> None:
-    """Raise OtherProtocol, as ``check_tls`` does."""
+    """Raise OtherProtocol. See ``check_tls``."""
     tls = _asks_for_tls(made, error)
     if tls is None:
         return

@@ -41,7 +41,7 @@ class Remembered(NamedTuple):
     line: str
     value: str | None
     met_ms: int | None
-    """Time (Unix ms) from which a claim may remove the line; None if the line does not have it."""
+    """Time (Unix ms) at which a claim first checks the line; None if the line does not give a time."""
 
 
 def remembered(view: View, live: Container[str]) -> Iterator[Remembered]:

@@ -136,12 +136,12 @@ class Shares:
         return given
 
     def take(self, queue: str, places: int) -> None:
-        """Note that a queue was given places."""
+        """Move a queue's clock on, for places that it received."""
         if not self._alone:
             self._clocks[queue] = self._clock(queue) + places / self._weight(queue)
 
     def refund(self, queue: str, places: int) -> None:
-        """Note that a queue did not use some of its places."""
+        """Move a queue's clock back, for places that it did not use."""
         if not self._alone:
             self._clocks[queue] = self._clocks.get(queue, self._now) - places / self._weight(queue)
 

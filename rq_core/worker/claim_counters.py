@@ -29,7 +29,7 @@ OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "
 """The possible ends of a claim that a worker settles. ``refused``: the claim was no longer in force."""
 ROWS_MAX: Final = 256
 OTHER: Final = "(other)"
-"""The queue and task of the row for all other claims, once ROWS_MAX - 1 rows are taken."""
+"""The queue and task of the row that counts all other claims, once ROWS_MAX - 1 rows are taken."""
 
 _NAME: Final = 128
 _BUCKETS: Final = len(BOUNDS_S) + 1
@@ -142,7 +142,7 @@ class FlowTable:
         self._show(counts)
 
     def answered(self) -> None:
-        """Note that Redis has answered a claim, with the time."""
+        """Store the present time as the time of Redis' last answer to a claim."""
         if not self._resting:
             self._numbers[_ANSWERED_AT] = time.monotonic()
 

@@ -134,7 +134,7 @@ class Watcher:
                 queue.timer.cancel()
 
     def freed(self) -> None:
-        """Note that the worker may have free places again."""
+        """Wake the watcher: the worker may have free places again."""
         self._room.set()
 
     def look_at(self, queues: Iterable[WatchedQueue]) -> None:

@@ -46,11 +46,11 @@ class LeaseTable:
     # The worker's side, under the lock of its lease keeper.
 
     def beat(self, worker: str, interval: float) -> None:
-        """Note that the heartbeat's thread runs, with the time."""
+        """Store the time of this heartbeat, the interval (seconds) and the worker's name."""
         _HEAD.pack_into(self._memory, 0, time.monotonic(), interval, worker.encode())
 
     def hold(self, claim: Claim, until: float | None) -> None:
-        """Note a claim. If the table is full, only the worker's own heartbeat extends its lease."""
+        """Add a claim to the table. If the table is full, only the worker's own heartbeat extends the claim's lease."""
         row = self._used.get((claim.queue, claim.id))
         if row is None:
             if not self._free:
@@ -60,14 +60,14 @@ class LeaseTable:
         _ROW.pack_into(self._memory, self._at(row), True, until or 0.0, *words)
 
     def drop(self, claim: Claim) -> None:
-        """Note that a claim has ended."""
+        """Remove a claim from the table."""
         row = self._used.pop((claim.queue, claim.id), None)
         if row is not None:
             self._memory[self._at(row)] = b"\0"
             self._free.append(row)
 
     def end(self, status: int) -> None:
-        """Note that the work is over, and the exit status of the process, which is about to end."""
+        """Store the exit status of the process, whose work is over and which is about to end."""
         _END.pack_into(self._memory, _HEAD.size, True, status)
 
     # The supervisor's side.
