@@ -212,9 +212,9 @@ def _reasons(image: Image, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]
     if kind == "name" and (field := name_field(name)) in image.instants:
         at_ms = image.instants[field]
         yield (
-            "according to the log no job can hold it"
+            "by the log no job can hold it"
             if at_ms is None
-            else f"according to the log it is held until {at_ms}"
+            else f"it is held until {at_ms} by the log"
         )
 
 

@@ -86,9 +86,7 @@ def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
         return
     end = view.ends[job_id]
     if end is None:
-        yield view.log.made_up.get(
-            job_id, "according to the log no job of this id can have left it"
-        )
+        yield view.log.made_up.get(job_id, "by the log no job of this id can have left it")
         return
     for edit in edits:
         if edit.key == "results" and edit.value:

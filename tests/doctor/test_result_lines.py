@@ -126,7 +126,7 @@ def test_a_line_that_no_job_can_have_left_is_removed(seed: Seed, job_id: str) ->
             remove(seed.keys(key), job_id)
 
     (says,) = of_ids(look(seed))
-    assert "according to the log no job of this id can have left it" in says
+    assert "by the log no job of this id can have left it" in says
     mend(seed)
     assert job_id not in seed.snapshot()["results"]
     assert "done" in seed.snapshot()["results"]

@@ -170,10 +170,10 @@ WORDS = [
 
 DAMAGES = {
     "a name that nobody's job holds": Damage(
-        _name_of_nobody, "according to the log no job can hold it", "I13"
+        _name_of_nobody, "by the log no job can hold it", "I13"
     ),
     "a name that nobody's job holds, with its mark": Damage(
-        _name_of_nobody_with_its_mark, "according to the log no job can hold it", "I13"
+        _name_of_nobody_with_its_mark, "by the log no job can hold it", "I13"
     ),
     "other arguments": Damage(
         _replace("jobs", "waits", "a@b.c", "b@b.c"), "its arguments or its timeout are others", is_mended=False
