@@ -50,8 +50,8 @@ from rq_core.worker.settlement import Settlement
 log = logging.getLogger(__name__)
 
 NOT_BEGUN: Final = (
-    "the process of the handler was not ready within its timeout of {:g} s; to start it and to import the task's"
-    " module is part of that time"
+    "the process of the handler was not ready within its timeout of {:g} s; starting the process and importing the"
+    " task's module count toward the timeout"
 )
 """The message of a HandlerTimeout whose isolated handler had not begun."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
