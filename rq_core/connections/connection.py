@@ -73,7 +73,7 @@ def transport_of(connection: Any) -> asyncio.Transport:
 
 RECEIVE_BYTES: Final = 65_536
 SOON_S: Final = 0.05
-"""Fewest seconds to wait, also if less is left of the caller's patience."""
+"""Minimum wait in seconds, even if less of the caller's patience is left."""
 
 CONNECT_TIMEOUT_S: Final = 5.0
 """Seconds within which a connection must be made and the server must have sent its greeting."""

@@ -20,7 +20,7 @@ ELSEWHERE_AFTER_S: Final = 4.0
 """Seconds without an answer after which a connection is closed where another server may have taken over (Sentinel,
 Cluster). A call that is sent again is carried out once."""
 SECONDS_MIN: Final = 1.0
-"""Fewest seconds allowed for connecting and for an answer, also if the caller's patience is less."""
+"""Minimum timeout in seconds for connecting and for an answer, even if the caller's patience is shorter."""
 
 
 def open_transport(

@@ -81,7 +81,7 @@ def _has_digest(end: End | None) -> bool:
 
 
 def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
-    """Yield what the log contradicts in the line of an id, in words."""
+    """Yield, in words, each contradiction between the log and the line of an id."""
     if job_id not in view.ends:
         return
     end = view.ends[job_id]

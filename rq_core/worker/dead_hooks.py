@@ -69,7 +69,7 @@ yet."""
 
 
 STEP_MS: Final = 5
-"""Fewest milliseconds by which Redis' clock must fall behind ours to count as set back, not only as slower."""
+"""Milliseconds by which Redis' clock must fall behind ours to count as set back, and not only as slower."""
 
 
 SLACK_MS: Final = 1_000

@@ -24,7 +24,7 @@ from rq_core.worker.options import WorkerOptions
 log = logging.getLogger(__package__)
 
 MEASURE_EVERY_S: Final = 1.0
-"""Fewest seconds between two measurements of this process' memory."""
+"""Minimum seconds between two measurements of this process' memory."""
 CANCEL_AGAIN_S: Final = 0.1
 
 

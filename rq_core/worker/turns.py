@@ -28,8 +28,8 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 log = logging.getLogger(__package__)
 
 SECOND_MIN: Final = 8
-"""Fewest settlements for which a second turn is sent while another is under way; they must also equal a quarter of the
-places. So Redis never waits for the worker, and receives no more calls than otherwise."""
+"""Minimum number of settlements for a second turn while another is under way; there must also be as many as a quarter
+of the places. So Redis never waits for the worker, and receives no more calls than otherwise."""
 
 
 @dataclass(slots=True)
