@@ -139,7 +139,7 @@ def test_no_command_grows_with_the_queue(
     pages = [c for c in asked if c[0] == "LRANGE" and c[1].endswith("ready:2")]
     assert [c[2:] for c in pages] == [[0, 49], [50, 99], [100, 119]]
     assert max(len(c) for c in asked) <= 50 + 5
-    assert "looked at 120 of the queue's jobs and stopped" in said
+    assert "read 120 of the queue's jobs and stopped" in said
 
 
 def test_a_job_that_moves_while_it_is_read_is_listed_once(client: Client) -> None:

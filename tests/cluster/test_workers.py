@@ -244,7 +244,9 @@ async def test_a_worker_that_starts_while_a_shard_is_away_serves_the_others(
             for server in shard:
                 server.thaw() if frozen else server.start()
             await wait_until_async(
-                lambda: f"queue {away}: is there now" in caplog.text, "it is met", timeout=30
+                lambda: f"queue {away} is served from now on" in caplog.text,
+                "it is met",
+                timeout=30,
             )
             # The replica may take over once more, without the jobs that it has not got yet: one of several will do.
             numbers = itertools.count()

@@ -335,7 +335,7 @@ def test_lost_limits_are_a_finding_and_all_jobs_are_admitted(seed: Seed) -> None
 
     assert {"no_caps", "lanes", "open", "blocked"} == named(found)
     assert [f.kind for f in left] == [Kind.NO_CAPS]
-    assert "an operator has to set live limits again" in left[0].says
+    assert "an operator must set live limits again" in left[0].says
     # What waits for the rate still waits for the moment that was set.
     waiting = seed.snapshot()["jobs"].keys() - {"dead", "again", *(c.id for c in busy.held)}
     assert {i for i in waiting if not i.startswith("rated")} == set(busy.take())

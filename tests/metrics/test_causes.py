@@ -79,7 +79,7 @@ def test_the_cause_of_lost_jobs_mentions_a_worker_that_lives_and_does_not_claim(
 
     assert said(seed)["RqCoreLeasesOver"] == (
         "2 running jobs have lost their worker, and no worker has claimed for 3 min,"
-        " though one was heard of in the last 30 s"
+        " although one reported in the last 30 s"
     )
 
 
@@ -89,7 +89,7 @@ def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed
     works(seed)
 
     assert said(seed)["RqCoreLeasesOver"] == (
-        "2 running jobs have lost their worker; a worker is back, and gets them in 20 min"
+        "2 running jobs have lost their worker; a worker is back, and takes them over in 20 min"
     )
 
 
@@ -104,7 +104,7 @@ def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> No
     lose(seed, "a", active_ms_ago=0, back_in_ms=-LEASE_MS)
 
     assert said(seed)["RqCoreLeasesOver"] == (
-        "1 running job has lost its worker; a worker is alive, and its next claim gets it"
+        "1 running job has lost its worker; a worker is alive, and its next claim takes it over"
     )
 
 
@@ -115,7 +115,10 @@ def test_a_worker_that_stopped_in_order_does_not_count_as_silent(seed: Seed) -> 
     works(seed, "w-stopped")
     seed.client.run(worker_registry.leave("rqc", "w-stopped", [seed.queue]))
 
-    assert said(seed)["RqCoreNoWorker"] == "1 ready, and no worker runs; one fell silent 10 min ago"
+    assert (
+        said(seed)["RqCoreNoWorker"]
+        == "1 ready, and no worker runs; a worker fell silent 10 min ago"
+    )
 
 
 def test_causes_use_the_singular_for_one_job(seed: Seed) -> None:

@@ -85,7 +85,7 @@ async def test_no_more_connections_are_made_than_the_url_allows(
     transport._pool.give_back(taken)
 
     assert isinstance(refusal, Unsent)
-    assert "1 connection is in use, as many as there may be" in str(refusal)
+    assert "1 connection is in use, as many as the URL allows" in str(refusal)
     assert await ask(transport, "PING") == "PONG"
     await value(transport.close())
 

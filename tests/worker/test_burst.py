@@ -71,7 +71,7 @@ async def test_burst_says_what_it_leaves_once(
     assert len(witness.lines("coroutine")) == 1
     (said,) = [r.getMessage() for r in caplog.records if "left" in r.getMessage()]
     assert said == (
-        "jobs are left that may not run now: 2 in crew; `rq-core caps crew` says what they wait for"
+        "jobs are left that may not run now: 2 in crew; `rq-core caps crew` shows the scopes that they wait for"
     )
 
 

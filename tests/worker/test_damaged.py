@@ -56,7 +56,7 @@ def test_a_damaged_queue_keeps_no_worker_of_others_from_starting(
         process.terminate()
         assert process.wait(20) == 0
 
-    assert "no jobs of queue broken are run until it is mended" in witness.log()
+    assert "no jobs of queue broken are run until it is repaired" in witness.log()
 
 
 def test_a_worker_of_damaged_queues_only_does_not_start(

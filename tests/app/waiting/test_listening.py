@@ -342,7 +342,7 @@ def test_what_a_thread_cannot_go_on_after_ends_its_waits_and_the_next_wait_begin
     dies(app, handle)
 
     assert Failed is type(again.result(LONG_S))
-    assert "the thread that looks for those who wait has ended" in caplog.text
+    assert "the thread that checks the jobs of waits has failed" in caplog.text
 
 
 @pytest.mark.usefixtures("rare")
