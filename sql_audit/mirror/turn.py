@@ -277,8 +277,8 @@ class Mirror:
         self._done("attached")
 
     def restate(self) -> None:
-        """Make Redis begin an epoch with a baseline of all live jobs if the log has a gap since the last baseline, since
-        a job may have ended in the gap.
+        """Make Redis begin an epoch with a baseline of all live jobs if the log has a gap since the last baseline: a
+        job may have ended in the gap.
 
         Nothing happens until SQL is in Redis' last epoch, because an epoch that is not mirrored yet may have a
         baseline. Raise the same errors as :meth:`attach`.

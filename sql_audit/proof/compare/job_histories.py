@@ -132,7 +132,8 @@ class History:
         return bool(self._log.gaps) or self._places.of(job_id, at) is not None
 
     def _since(self) -> Since | None:
-        """Return the first entry of the log; None if the log has a gap, a loss or a quarantined entry, or was pruned."""
+        """Return the first entry of the log; None if the log has a gap, a loss or a quarantined entry, or if it was
+        pruned."""
         asked = self._queue | {"lost": str(Began.OUTBOX_LOST)}
         if any(self._connection.execute(each, asked).first() for each in _MISSES):
             return None
