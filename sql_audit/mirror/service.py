@@ -111,7 +111,7 @@ class Service:
     _awaited: set[str] = field(default_factory=set)
     """Names of queues that were logged as missing; the empty name means that Redis had no queue at all."""
     _of_sql: list[str] | None = None
-    """The queues that SQL said to be mirrored when this run began; None if not read yet."""
+    """The queues whose log was still being mirrored, according to SQL, when this run began; None if not read yet."""
     _is_source: bool = False
     """Whether the mirror has checked that this Redis is the source of the log's queues."""
     _listed: float = float("-inf")

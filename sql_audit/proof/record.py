@@ -17,7 +17,8 @@ def record_proofs(
     """Add a row to ``mirror_proof`` for each queue that a check of whole logs found in order.
 
     ``verdicts`` are the verdicts from SQL alone, by queue, if ``result`` was changed by a comparison with Redis since.
-    Queues with violations are left out. Raise the errors of SQL if the table cannot be written.
+    Queues with violations are left out. Nothing is recorded if ``result`` has problems. Raise the errors of SQL if the
+    table cannot be written.
     """
     rows = []
     for name, found in result.queues.items():

@@ -34,8 +34,8 @@ def holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> bool
 def ms_spent(claims: Sequence[int], rate: Sequence[int], since_ms: int, until_ms: int) -> int:
     """Return for how many ms between ``since_ms`` and ``until_ms`` a rate was exhausted.
 
-    ``claims`` are the times (Unix ms) of the claims under the rate, in order, with some before ``since_ms``; ``rate`` is
-    (limit, window in ms, burst). The generic cell rate algorithm is used, as in scopes.lua.
+    ``claims`` are the times (Unix ms) of the claims under the rate, in order, with some before ``since_ms``. ``rate``
+    is (limit, window in ms, burst). The generic cell rate algorithm is used, as in scopes.lua.
     """
     most, window_ms, burst = rate
     if not most:

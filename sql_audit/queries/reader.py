@@ -104,8 +104,8 @@ class MetricsReader:
         since this reader was made."""
 
     def mirrored(self, client: Client) -> list[str]:
-        """Return the queues that SQL says to be mirrored from this client's prefix. Raise SourceDiffers if the log is
-        that of another Redis, and the same errors as :meth:`look`."""
+        """Return the queues of this client's prefix whose log is still being mirrored, according to SQL. Raise
+        SourceDiffers if the log is that of another Redis, and the same errors as :meth:`look`."""
 
         def ask(connection: Connection) -> list[str]:
             source_registry.check_source(Outbox(client), self._database)

@@ -255,8 +255,8 @@ class Database:
             yield connection
 
     def end_stalled(self, older_than_ms: int = STALLED_MS) -> int:
-        """End the connections of mirrors that have waited within a COPY for longer than ``older_than_ms``. Return their
-        number. On SQLite, nothing happens. (PostgreSQL itself ends idle transactions.)
+        """End the connections of mirrors that hang within a COPY, if their transaction is older than ``older_than_ms``.
+        Return their number. On SQLite, nothing happens. (PostgreSQL itself ends idle transactions.)
         """
         if self.dialect != "postgresql":
             return 0
@@ -269,8 +269,8 @@ class Database:
         return ended
 
     def _raise_if_not_writable(self, error: BaseException) -> None:
-        """Raise AuditUnavailable if the file's directory is missing, and AuditNotWritable if an error of SQLite is about
-        rights. Otherwise return."""
+        """Raise AuditUnavailable if the file's directory is missing, and AuditNotWritable if an error of SQLite is
+        about rights. Otherwise return."""
         if not self.path.parent.is_dir():
             raise AuditUnavailable(url=self.url, why=driver_errors.missing(self.path)) from error
         if driver_errors.is_about_rights(error):
