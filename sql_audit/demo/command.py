@@ -52,7 +52,7 @@ def demo(
         sys.exit(1)
     if outcome.duplicates:
         click.echo(
-            f"{outcome.duplicates} files were hashed twice: the killed worker had done them, but had not said so."
+            f"{outcome.duplicates} files were hashed twice: the worker was killed before it could settle their jobs."
         )
     for problem in outcome.problems:
         click.echo(f"does not agree: {problem}", err=True)

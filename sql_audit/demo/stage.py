@@ -146,8 +146,8 @@ class Stage:
     def enqueue(
         self, task: Task[..., Any], files: list[Path], told: Callable[[int], None]
     ) -> list[str]:
-        """Enqueue one job per file and return the jobs' ids in the order of the files. ``told`` is called with the
-        number of jobs of each chunk."""
+        """Enqueue one job per file and return the jobs' ids in the order of the files. The callback gets the number of
+        jobs of each chunk."""
         ids: list[str] = []
         for start in range(0, len(files), 500):
             chunk = files[start : start + 500]
@@ -223,7 +223,7 @@ class Stage:
         )
 
     def wait_until_done(self, total: int, told: Callable[[int], None], until: int) -> None:
-        """Wait until ``until`` of ``total`` jobs are finished; call ``told`` with their number meanwhile. Raise
+        """Wait until ``until`` of ``total`` jobs are finished; the callback gets their number meanwhile. Raise
         DemoFailed after PATIENCE_S."""
         deadline = time.monotonic() + PATIENCE_S
         while (done := self.finished(total)) < until:

@@ -81,7 +81,7 @@ def rejoin(reader: Reader, tail: Tail) -> Tail:
         return tail
     entries = reader.read_from(OutboxId(before.epoch + 1, 0))
     if not entries:
-        found = "another entry under that number" if changed else "nothing from there on"
+        found = "another entry under that number" if changed else "no entry from that number on"
         raise Behind(before.epoch + 1, f"SQL has {before}, Redis has {found}")
     return tail._replace(entries=entries)
 

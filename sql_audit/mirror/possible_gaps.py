@@ -1,5 +1,5 @@
-"""Finds jobs of which SQL may lack events: a gap, or a quarantined entry that names the job, follows the job's last
-event in SQL.
+"""Finds jobs whose events SQL may not have completely: a gap, or a quarantined entry that names the job, follows the
+job's last event in SQL.
 
 If Redis lacks such a job, the job need not be lost, since it may have ended in the missing events. If Redis and SQL
 have different ends of it, neither need be false, since another job may have had the same id in the missing events.
@@ -65,7 +65,7 @@ class Places:
         return at and f"its end may lie in entry {at}, which is in quarantine"
 
     def unread(self, job_id: str, last: OutboxId) -> OutboxId | None:
-        """Return the number of the first quarantined entry after ``last`` that names the job; None if there is none."""
+        """Return the number of the first quarantined entry after ``last`` that names the job, or None."""
         return next((at for at in self._naming(job_id) if at > last), None)
 
 

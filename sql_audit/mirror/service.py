@@ -124,7 +124,7 @@ class Service:
 
     def run(self, stop: threading.Event, *, once: bool = False) -> Mirrored:
         """Mirror until ``stop`` is set, then mirror the entries that are left. With ``once``, return when nothing is
-        left. Return the numbers of what was mirrored."""
+        left. Return the numbers of mirrored entries and events."""
         while not stop.is_set():
             self._make_partitions()
             self._find_queues(raise_errors=once)
@@ -248,7 +248,7 @@ class Service:
         for name in self._of_sql:
             if name not in known and name not in self._queues:
                 logger.warning(
-                    "queue %s: the log has it, and Redis does not list it: looking what Redis has lost",
+                    "queue %s: the log has it, and Redis does not list it: checking what Redis has lost",
                     name,
                 )
         return sorted(known.union(self._of_sql))
@@ -326,7 +326,7 @@ class Service:
             if behind >= LAG_TOLD:
                 logger.warning("queue %s: %d events behind", name, behind)
             elif queue.behind >= LAG_TOLD:
-                logger.info("queue %s: level again", name)
+                logger.info("queue %s: has caught up", name)
             queue.behind = behind
 
     def _note_off(self, name: str, queue: _Queue) -> None:
@@ -364,7 +364,7 @@ class Service:
 
     def _note_redis(self, text: str) -> None:
         if text != self._redis_error:
-            logger.error("Redis does not say what to mirror: %s", text)
+            logger.error("Redis does not answer which queues it has: %s", text)
             self._redis_error = text
 
     def _wait(self, stop: threading.Event) -> None:
@@ -402,7 +402,7 @@ def run_mirror(
     made: Sequence[str] = (),
 ) -> Mirrored:
     """Mirror the queues of a server into an audit database until ``stop`` is set; with ``once``, until SQL has every
-    entry. Return the numbers of what was mirrored.
+    entry. Return the numbers of mirrored entries and events.
 
     ``queues`` are the queues to mirror; None means all queues, also those that are created later. ``made`` are queues
     that the caller has just created, so that Redis cannot have lost them. A database without tables gets them.

@@ -2,7 +2,7 @@
 
 If a second Redis, or a second prefix, is mirrored into the same audit database, it looks like a Redis that has lost the
 queues and jobs of the first. So each queue has a *source*: its prefix and its stamp, a random mark in the queue's
-``meta`` in Redis, of which SQL keeps a copy. The stamp is part of the queue: a promoted replica has it, a snapshot
+``meta`` in Redis. SQL has a copy of the stamp. The stamp is part of the queue: a promoted replica has it, a snapshot
 restores it, and each shard of a cluster has the stamps of its own queues.
 
 :func:`check_source` recognises the log's Redis by any stamp that Redis and SQL share; queues that this Redis lacks are

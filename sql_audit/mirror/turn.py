@@ -105,8 +105,8 @@ class Mirror:
     ) -> None:
         """Make a mirror of ``queue``; nothing is read yet.
 
-        ``confirm_loss`` is called before the mirror takes over a queue of which SQL has another mirror's stamp and
-        Redis has none; it raises SourceDiffers if the queue is not lost but is in another Redis. ``on_step`` is called
+        ``confirm_loss`` is called before the mirror takes over a queue that has no stamp in Redis and another mirror's
+        stamp in SQL; it raises SourceDiffers if the queue is not lost but is in another Redis. ``on_step`` is called
         with the name of each of STEPS after the step, for tests.
         """
         self.source = source
@@ -127,7 +127,8 @@ class Mirror:
         self._trims = True
         """Whether the mirror trims Redis. Redis refuses trims if the log is off."""
         self._restated_from = 0
-        """The number of an epoch: Redis has been made to begin an epoch with a baseline after it (0: it has not)."""
+        """An epoch's number: Redis is known to have begun an epoch with a baseline at or after this number; 0 if that
+        is not known."""
 
     # One turn.
 

@@ -89,7 +89,7 @@ class BatchProof:
         if rows_digest(copy_text(rows, list(map(event_line, rows)))) != link.digest:
             self._broken(link, "its events are not those that were committed")
         if self._found(link) != link.found:
-            self._broken(link, "what it found out (epochs, losses, quarantine, prunes) was changed")
+            self._broken(link, "its rows of epochs, losses, quarantine or prunes were changed")
         # ``link.head`` is computed from the contents: a changed batch does not have its stored head.
         if link.head != batch.head:
             self._broken(link, "its head is not that of its contents")

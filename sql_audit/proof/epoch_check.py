@@ -118,9 +118,9 @@ class EpochProof:
             at = OutboxId(row.epoch, row.seq)
             told[Shown(at, row.kind, row.at_ms, old, row.missing, *words)] += 1
         for shown in self._shown - told:
-            yield shown.at, shown.at_ms, f"mirror_epoch does not tell that it is {_words(shown)}"
+            yield shown.at, shown.at_ms, f"mirror_epoch lacks the row {_words(shown)}"
         for each in told - self._shown:
-            says = f"mirror_epoch says that it is {_words(each)}: no event shows it"
+            says = f"mirror_epoch has the row {_words(each)}, which no event shows"
             yield each.at, each.at_ms, says
 
 

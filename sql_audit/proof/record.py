@@ -1,5 +1,5 @@
-"""Records the result of a check in ``mirror_proof``, for people and metrics. No proof relies on this table, since
-anyone who may verify could add a false row."""
+"""Records the result of a check in ``mirror_proof``, for people and metrics. No proof relies on this table, since a
+role that may verify could add a false row."""
 
 from __future__ import annotations
 

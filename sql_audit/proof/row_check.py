@@ -3,8 +3,8 @@
 When the events are read up to a job's last event, as its row names it, the job's row and the rows of its claims are
 compared with the rows that :mod:`sql_audit.proof.derived_rows` derives. Then the job is dropped, so memory is bounded
 by the jobs that have later events; these are kept packed. At the end, some jobs are derived again from all their
-events, in one snapshot of the database: jobs that differ, jobs that the mirror changed meanwhile, and jobs of which
-Redis forgot events. Rows that no event made are found there, too.
+events, in one snapshot of the database: jobs that differ, jobs that the mirror changed meanwhile, and jobs with events
+that Redis forgot. Rows that no event made are found there, too.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class RowProof:
                 job.forgotten()
             if job is None:
                 if job_id in rows:
-                    says = "it has a row, and no event made it"
+                    says = "it has a row that no event made"
                     self._say("job", upto, 0, 0, job_id, None, says)
                 continue
             job.pass_ends(self._ends)
@@ -264,7 +264,7 @@ def _differences(
     for claim in claims:
         made = left.pop(claim[_FENCE], None)
         if made is None:
-            says = f"its claim {claim[_FENCE]} has a row, and no event made it"
+            says = f"its claim {claim[_FENCE]} has a row that no event made"
             yield "job_attempt", claim[_CLAIM], says
         elif claim != tuple(made):
             yield "job_attempt", made[_CLAIM], _unlike(ATTEMPT_COLUMNS, claim, made)

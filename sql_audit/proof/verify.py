@@ -236,8 +236,8 @@ class _Check:
             self._violated(at, f"its record is said to be in batch {cut.batch}, before its cut")
         elif (self.kept, digest.hexdigest()) != (cut.kept_events, cut.kept_digest):
             says = (
-                f"the {self.kept} events up to {at}, or what was found out there, are not the "
-                f"{cut.kept_events} and what else the prune at {readable(cut.at_ms)} left"
+                f"the {self.kept} events up to {at}, or the findings of the batches there, are not those that the "
+                f"prune at {readable(cut.at_ms)} left ({cut.kept_events} events)"
             )
             self._violated(at, says)
         return at

@@ -59,8 +59,8 @@ class LogEndings:
             if not self._checked:
                 migrate.check_current(self._database)
                 self._checked = True
-            # One snapshot for all statements: a job of which events are mirrored between two statements would seem to
-            # be gone.
+            # One snapshot for all statements: if events of a job were mirrored between two statements, the job would
+            # seem to be gone.
             with self._database.snapshot() as connection:
                 return _read(connection, queue, jobs)
         except SQLAlchemyError as error:

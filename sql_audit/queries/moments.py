@@ -205,7 +205,7 @@ def _caveats(
     if at_ms < first and pruned is None:
         yield f"the log of queue {queue} begins at {readable(first)}: what was before is not known"
     if at_ms > last:
-        yield f"the log of queue {queue} ends at {readable(last)}: this is how it stood then"
+        yield f"the log of queue {queue} ends at {readable(last)}: this is the state at that time"
     forgot = connection.execute(_NEXT_LOSS, {"queue": queue, "at": at_ms}).scalar_one()
     if forgot is not None:
         yield (

@@ -17,7 +17,7 @@ from sql_audit.store.schema.views import views
 ROLES: Final = {
     "owner": "owns the tables: `audit migrate`, `audit prune`, the partitions of months to come",
     "mirror": "writes the log: `audit run`, `worker --audit`",
-    "reader": "asks: `audit history`, `report`, `restore`, and `verify` without a record of it",
+    "reader": "reads the log: `audit history`, `report`, `restore`, and `verify` without recording its result",
     "verifier": "a reader whose `audit verify` is recorded, for metrics and alerts",
 }
 """The purpose of each role, by the role's name."""
@@ -25,7 +25,7 @@ ROLES: Final = {
 _CHANGED: Final = ("job", "job_attempt", "claim_minute", "mirror_cursor", audit_meta.name)
 _OF_OTHERS: Final = frozenset({"mirror_proof", "mirror_prune"})
 _DELETED: Final = ("job", "job_attempt", "claim_minute")
-"""The tables of which the mirror deletes rows, to fold or count them again after a loss."""
+"""The tables from which the mirror deletes rows, to fold or count them again after a loss."""
 
 
 def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[str]:

@@ -50,7 +50,7 @@ class JobLog:
     refused: str | None = None
     """The outcome that the worker of the last claim reported after Redis had lost the job."""
     end: tuple[str, OutboxId] | None = None
-    """The orphaned event that ended the job, and its entry; None if there is none."""
+    """The orphaned event that ended the job, and its entry; None if no orphaned event ended it."""
     end_ms: int | None = None
     """Unix ms of the event in ``end``."""
 
@@ -96,7 +96,7 @@ def judge_lost(
     if finished is not None:
         over = f"it had {finished}" if finished == "succeeded" else f"it was {finished}"
     elif told.refused == "complete":
-        over = "a worker completed it all the same"
+        over = "a worker completed it after the loss"
     elif was == State.CANCELLING:
         over = "a cancellation was requested"
     elif spec is None:
@@ -104,7 +104,7 @@ def judge_lost(
     elif spec_fault(spec, job.task, job.digest):
         unknown = "the arguments in the log are not those that it was enqueued with"
     elif job.state not in PUT_BACK:
-        unknown = f"the log leaves it {job.state}"
+        unknown = f"by the log it is {job.state}"
     lost = LostJob(
         job.job_id, job.task, was or "unknown", job.enqueued_at_ms, job.digest, finished,
         told.refused is not None, uncertain, over, unknown,

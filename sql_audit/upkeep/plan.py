@@ -142,7 +142,7 @@ def _last_batch_before(
     connection: Connection, queue: str, low: int, high: int, before_ms: int
 ) -> tuple[Any, int] | None:
     """Return the last batch after batch ``low``, up to ``high``, whose last event is before ``before_ms``, and the time
-    of that event (Unix ms); None if there is none."""
+    of that event (Unix ms); None if no batch is old enough."""
     best = None
     while low < high:
         middle = (low + high + 1) // 2

@@ -79,8 +79,8 @@ def refuse_unproven(
         if found.violations:
             raise NotProven(queue=name, why="is violated", hint="")
         if not accept_unknown and any(note.says != UNDER_WAY for note in found.notes):
-            hint = ", and --accept-gaps prunes it all the same"
-            raise NotProven(queue=name, why="cannot tell all", hint=hint)
+            hint = "; --accept-gaps prunes it nevertheless"
+            raise NotProven(queue=name, why="cannot be proved completely", hint=hint)
     record_proofs(database, result)
 
 
@@ -97,7 +97,7 @@ def prune_logs(
 ) -> list[PruneResult]:
     """Verify the logs of the queues in ``cuts``, then remove the jobs up to these cuts. Return the numbers per queue.
 
-    With ``accept_unknown``, also prune logs of which something cannot be proved (gaps, quarantine), if they have no
+    With ``accept_unknown``, also prune logs that cannot be proved completely (gaps, quarantine), if they have no
     violations. ``on_step`` is called with the name of each transaction after its commit; ``on_progress`` with the queue
     and the number of its jobs removed until now; ``on_proof`` as Progress describes.
 

@@ -107,7 +107,7 @@ class Differences(NamedTuple):
     names: list[Restoration]
     """Restorations of names that Redis has forgotten."""
     last: str
-    """The mark of the last restore, from the queue's ``meta``; "-" if there was none."""
+    """The mark of the last restore, from the queue's ``meta``; "-" before the first restore."""
 
 
 def survey(client: Client, database: Database, queue: str) -> Survey:
@@ -241,8 +241,8 @@ def _lost_chunk(
 
 
 def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
-    """Return the id of the job that has taken the name of a lost job since; None if there is none, or if the lost job
-    did not hold its name any more."""
+    """Return the id of the job that has taken the name of a lost job since; None if no job has, or if the lost job did
+    not hold its name any more."""
     if job.unique_name is None:
         return None
     stands = read_stands(job.name_stands)

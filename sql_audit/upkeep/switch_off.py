@@ -59,7 +59,9 @@ def rehearse(mirror: Mirror) -> None:
         with mirror.database.writing(wait=True) as connection:
             assert connection is not None
             cursor = mirror.lock(connection)
-            if cursor is not None:  # otherwise a mirror has locked the cursor, so SQL can be written
+            if (
+                cursor is not None
+            ):  # otherwise a mirror has locked the cursor, so SQL can be written
                 batch = Batch(cursor, _one_more(cursor), None, [])
                 projection = mirror.insert_events(connection, batch)
                 mirror.project(connection, batch, projection)

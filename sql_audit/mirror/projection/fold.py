@@ -64,7 +64,7 @@ _NULL: Final = "\0"
 """The mark of a null value in a line of :attr:`Folder.lines`."""
 _LIVE: Final = frozenset(str(s) for s in State)
 _KNOWN_ENDS: Final = frozenset({LOST, *TERMINAL_STATES})
-"""States of jobs of which SQL knows the end."""
+"""States of jobs whose end SQL knows."""
 
 
 def job_ids(intakes: Iterable[Intake]) -> list[str]:

@@ -114,7 +114,7 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """Return results for the queues that Redis has attached to this database and of which SQL has no row, by queue.
+    """Return results for the queues that Redis has attached to this database and that have no row in SQL, by queue.
     Each result has a note on the cause."""
     with database.readers.connect() as connection:
         ours = connection.execute(AUDIT_ID).scalar_one()

@@ -1,7 +1,7 @@
 """Adds a queue's history in SQL to the doctor's log, which has only the events of Redis' outbox, mostly trimmed.
 
 SQL's events up to the last entry that was read from Redis are used, then those that only the outbox has. A line of
-``results`` that may belong to a job of which the log lacks events is not compared.
+``results`` is not compared if it may belong to a job without events in the log.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -123,8 +123,8 @@ class History:
             log.ends[job_id] = self._judged(job_id, self._ends[job_id])
 
     def unread(self, job_id: str) -> OutboxId | None:
-        """Return the number of the first quarantined entry after the last complete baseline that names the job; None if
-        there is none."""
+        """Return the number of the first quarantined entry after the last complete baseline that names the job, or
+        None."""
         return self._places.unread(job_id, self._restated)
 
     def _may_lack(self, job_id: str, at: OutboxId) -> bool:

@@ -140,7 +140,7 @@ def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def _of_new_lane(lane: str | None, before: str | None, new: Priority, old: str) -> str | None:
-    """Return a phrase that names the fault of an edit's lane; None if there is none. The lane must change with the
+    """Return a phrase that names the fault of an edit's lane; None if the lane is right. It must change with the
     priority and keep its scopes, except the scope of the task, which may change without an event."""
     if lane is None:
         stays = new != old and before is not None
@@ -173,7 +173,7 @@ the event's row; it yields the faults of the event."""
 
 def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
     """Yield the faults of an event ``discarded``. ``limit`` is the stored limit of the scope that was full; None if it
-    is not known, "none" if there is none, so that the producer's own limit counted."""
+    is not known, "none" if no limit is stored, so that the producer's own limit counted."""
     scope, cap, lane = facts["scope"], facts["cap"], facts.get("lane")
     if lane is not None and scope not in scopes_of(lane):
         yield "I6", f"finds {scope} full, and that is no scope of lane {lane}"

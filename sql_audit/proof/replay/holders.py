@@ -84,7 +84,7 @@ class Limits:
         """Pairs of (limit as text, its version), by scope or family."""
 
     def change(self, scope: str, old: str | None, new: str | None, version: int) -> Iterator[str]:
-        """Apply a change of a limit, and yield the faults of its event. If ``new`` is None, the scope has the limit of
+        """Apply a change of a limit, and yield the faults of its event. With ``new=None`` the scope has the limit of
         its family again."""
         before = self.known.get(scope)
         if before is not None or self.whole:
@@ -134,7 +134,8 @@ class Holders:
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
-        """Count the holders of a claim that begins. ``held``: the scopes besides the queue's and the task's."""
+        """Count a claim that begins as a holder of its scopes. ``held`` are these scopes, except the queue's and the
+        task's."""
         self.total += 1
         self.tasks[task] += 1
         keys = self.keys

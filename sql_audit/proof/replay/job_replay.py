@@ -57,7 +57,7 @@ class JobReplay:
         self.windows = Windows()
         self.replacing = Replacing()
         self.open = True
-        """Whether jobs may be alive of which the log has no event."""
+        """Whether jobs without an event in the log may be alive."""
         self.is_paused = False
         """Whether the queue was paused in the current epoch and has not been resumed."""
         self.restated = 0

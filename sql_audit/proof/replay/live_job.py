@@ -11,7 +11,8 @@ _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "nam
 
 
 class Record:
-    """A live job after the events that were replayed. ``state`` and the counters are None until an event has them.
+    """A live job after the events that were replayed. ``state`` and the counters have the value None until an event has
+    them.
 
     Each trait is an attribute, named as in a state line; None if the job does not have the trait, or if the log does
     not have the job's beginning.
@@ -52,6 +53,6 @@ class Record:
         self.max_losses: int | None = None
         self.fence: str | None = None
         self.worker: str | None = None
-        """The id of the worker that holds the claim in force; None if there is none, or if it is not known."""
+        """The id of the worker that holds the claim in force; None if no claim is in force, or if it is not known."""
         self.held: tuple[str, ...] | None = None
         """The scopes that the claim in force holds; None if no claim is in force."""

@@ -159,7 +159,7 @@ class Replay:
         self._live.replacing.forget()
 
     def finish(self) -> None:
-        """End the replay. Add a note if the log has no events, or if jobs may be alive of which it has no event."""
+        """End the replay. Add a note if the log has no events, or if jobs without an event in it may be alive."""
         if not self.events:
             self.notes.append(Note(OutboxId(0, 0), self.since_ms, "there are no events"))
         elif self._live.open:

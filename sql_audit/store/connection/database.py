@@ -93,7 +93,7 @@ T = TypeVar("T")
 def normalise(text: str) -> URL:
     """Return the URL of an audit database from a text: a path, ``sqlite:///path`` or ``postgresql://…``.
 
-    Raise AuditUrlInvalid if the text is none of these.
+    Raise AuditUrlInvalid if the text is invalid.
     """
     text = text.strip()
     if not text:
