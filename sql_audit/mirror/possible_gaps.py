@@ -57,7 +57,7 @@ class Places:
 
     def of(self, job_id: str, last: OutboxId) -> str | None:
         """Return a sentence that names the gap or quarantined entry in which a job may have ended. ``last`` is the
-        entry of the job's last event in SQL. Return None if nothing that may be missing follows it."""
+        entry of the job's last event in SQL. Return None if no such gap or entry follows it."""
         gap = first_gap_after(self._gaps, last)
         if gap is not None:
             return f"its end may lie in the gap before {gap.at}"
