@@ -103,7 +103,7 @@ def test_at_the_backlog_bound_producers_are_refused_and_workers_continue(
             "it catches up",
             timeout=30,
         )
-        wait_until(lambda: "level again" in caplog.text, "that is told")
+        wait_until(lambda: "has caught up" in caplog.text, "that is told")
         client.run(client.calls.enqueue.many(new_jobs(1)))
 
     assert verify(database).verdict is LogVerdict.HOLDS

@@ -178,7 +178,7 @@ def test_after_an_old_snapshot_restore_restores_lost_jobs_and_removes_revived_jo
         assert done.left == {"done": "running"}
         assert (done.restored, done.removed) == (1, 4)
         assert {each.job_id: each.over for each in done.over} == {
-            "ran-on": "a worker completed it all the same",
+            "ran-on": "a worker completed it after the loss",
             "forgotten-and-done": "it had succeeded",
         }
         assert_agree(client, database, LogVerdict.HOLDS)
