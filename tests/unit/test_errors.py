@@ -18,7 +18,7 @@ CLASSES = [
 ]
 
 
-def test_type_checkers_know_every_fact_that_an_error_is_made_with() -> None:
+def test_type_checkers_know_every_argument_of_an_error() -> None:
     kinds = {
         name: kind for module in (errors, sql_audit.errors) for name, kind in vars(module).items()
     }
@@ -52,7 +52,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda each: each.__name__)
-def test_the_message_is_the_docstring_filled_with_facts(kind: type[RqCoreError]) -> None:
+def test_the_message_of_an_error_is_its_docstring_with_its_facts(kind: type[RqCoreError]) -> None:
     wanted = set(re.findall(r"{(\w+)", inspect.getdoc(kind) or ""))
     facts = {name: FACTS[name] for name in wanted}
 
