@@ -80,7 +80,7 @@ def test_a_claimed_job_has_the_arguments_that_were_enqueued(app: App, task: Note
     assert app.tasks["note"].arguments.load(spec.args_json) == {"n": 1, "text": "é\0\n"}
 
 
-async def test_a_blocking_call_in_an_event_loop_is_warned_of_once(
+async def test_a_blocking_call_in_an_event_loop_logs_one_warning(
     app: App, task: Noted, caplog: pytest.LogCaptureFixture
 ) -> None:
     await task.enqueue_async(1)
@@ -110,7 +110,9 @@ async def test_concurrent_async_enqueues_share_calls(app: App, task: Noted) -> N
     assert events(app).count("enqueued") < 20
 
 
-def test_the_same_id_again_is_a_duplicate_until_the_job_has_ended(app: App, task: Noted) -> None:
+def test_an_enqueue_of_a_used_id_is_a_duplicate_until_its_job_has_ended(
+    app: App, task: Noted
+) -> None:
     prepared = task.with_options(id="once")
 
     assert [prepared.enqueue(n).duplicate for n in (1, 2)] == [False, True]
@@ -403,7 +405,7 @@ def test_settings_are_applied_and_logged(app: App) -> None:
     assert app.client.run(app.client.calls.reads.queues()) == ["notes"]
 
 
-async def test_settings_are_applied_async(app: App) -> None:
+async def test_apply_settings_async_applies_the_settings(app: App) -> None:
     app.queue("notes", lease=5)
 
     await app.apply_settings_async()
@@ -454,7 +456,7 @@ def test_enqueue_without_a_server_raises_an_error_within_its_patience() -> None:
     assert time.monotonic() - started < 5
 
 
-async def test_every_async_caller_gets_the_error_of_a_missing_server() -> None:
+async def test_every_async_caller_receives_the_error_of_a_missing_server() -> None:
     app = App(f"redis://127.0.0.1:{free_port()}", patience=Patience(unsent=0.1))
     task = app.task(note)
 

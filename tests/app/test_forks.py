@@ -17,7 +17,7 @@ MOMENTS = 8
 
 
 @pytest.mark.slow
-def test_a_child_that_was_forked_during_an_apps_first_use_can_use_it(
+def test_a_child_that_was_forked_during_the_first_use_of_an_app_can_use_the_app(
     valkey_url: str, tmp_path: Path
 ) -> None:
     """A lock that a thread of its parent held, of a module that was being imported say, made it wait for ever."""

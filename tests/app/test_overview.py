@@ -227,7 +227,7 @@ def test_the_overview_shows_the_last_activity_and_when_leases_may_expire_again(s
     assert (minutes(found.inactive_ms), found.ends_leases_in_ms) == (3, 0)
 
 
-def test_a_damaged_queue_does_not_hide_the_others(seed: Seed) -> None:
+def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
     seed.enqueue("a")
     seed.of("other").enqueue("b")
     seed.control.delete(seed.keys("dead"))
@@ -281,7 +281,7 @@ def test_a_damaged_field_hides_no_other_field_of_its_queue(seed: Seed, how: str)
     assert HOSTILE[:5] not in repr(found)
 
 
-def test_a_job_that_cannot_be_read_makes_the_age_a_lower_bound(seed: Seed) -> None:
+def test_an_unreadable_job_makes_the_age_a_lower_bound(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
     line_of_head("lost in space")(seed)
     age(seed, "b", 5)

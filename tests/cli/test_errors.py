@@ -344,7 +344,9 @@ def test_a_directory_that_cannot_hold_the_embedded_server_is_reported(
     assert "cannot keep an embedded server's data" in said
 
 
-def test_a_bug_shows_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_shows_its_traceback(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What nobody foresaw must be reported whole."""
 
     @click.command()

@@ -134,7 +134,7 @@ def test_a_job_carries_the_tasks_options(app: App) -> None:
     assert spec_of(job) == ("add", '{"a":1,"b":5}', None)
 
 
-def test_options_of_one_job_replace_the_tasks(app: App) -> None:
+def test_options_of_a_job_override_those_of_its_task(app: App) -> None:
     task = app.task(queue="math", timeout=30)(add)
     prepared = task.with_options(
         queue="other",
@@ -428,7 +428,7 @@ def imported_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_rq_core_imports_its_errors_only() -> None:
+def test_importing_rq_core_imports_only_its_errors() -> None:
     """The command line lives in the package, and ``--help`` needs no App."""
     modules = imported_by("import rq_core")
 
@@ -438,7 +438,7 @@ def test_importing_rq_core_imports_its_errors_only() -> None:
     assert not modules & {"inspect", "dataclasses", "datetime", "json", "logging"}
 
 
-def test_defining_tasks_imports_nothing_heavy() -> None:
+def test_defining_tasks_imports_no_heavy_module() -> None:
     """Command lines and web apps import tasks whether they enqueue or not."""
     modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
 

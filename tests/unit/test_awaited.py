@@ -83,7 +83,7 @@ def test_a_wait_that_was_given_up_is_not_polled() -> None:
     assert [] == waits.all()
 
 
-def test_a_wait_ends_once() -> None:
+def test_a_wait_reports_its_end_once() -> None:
     told: list[Told] = []
     waits = Waits()
     waits.add(JobWait("q", "a", 9.0, told.append), 0.0)

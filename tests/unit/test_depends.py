@@ -547,7 +547,7 @@ def test_a_process_dependency_cannot_depend_on_a_job_dependency(app: App) -> Non
     )
 
 
-def test_a_provider_with_a_parameter_that_nothing_fills_is_refused(app: App) -> None:
+def test_a_provider_with_a_required_parameter_and_no_dependency_for_it_is_refused(app: App) -> None:
     def pool(url: str, size: int = 3, *others: int, **more: int) -> str:
         return url
 
@@ -847,7 +847,7 @@ def test_an_override_ends_though_its_block_raises(app: App) -> None:
     assert task() == "plain"
 
 
-def test_overrides_that_end_in_another_order_leave_nothing_behind(app: App) -> None:
+def test_overrides_that_end_out_of_order_are_all_removed(app: App) -> None:
     @app.task
     def task(thing: str = Depends(plain)) -> str:
         return thing

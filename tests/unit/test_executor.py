@@ -307,7 +307,7 @@ async def test_a_handler_that_ignores_the_loss_of_its_lease_presents_its_own_out
     assert await runs.verdicts() == [COMPLETE]
 
 
-async def test_a_handler_may_call_another_and_itself() -> None:
+async def test_a_handler_may_call_itself_and_other_tasks() -> None:
     depth = []
 
     async def handler() -> None:

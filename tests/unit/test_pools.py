@@ -35,9 +35,7 @@ async def ask(transport: Any, *command: str) -> Any:
 
 
 @KINDS
-async def test_one_connection_serves_one_exchange_after_another(
-    valkey_url: str, kind: type[Any]
-) -> None:
+async def test_sequential_exchanges_share_a_connection(valkey_url: str, kind: type[Any]) -> None:
     transport = kind(valkey_url)
 
     ids = {await ask(transport, "CLIENT", "ID") for _ in range(3)}
@@ -75,9 +73,7 @@ async def test_a_connection_that_received_data_without_a_command_is_not_reused(
 
 
 @KINDS
-async def test_no_more_connections_are_made_than_the_url_allows(
-    valkey_url: str, kind: type[Any]
-) -> None:
+async def test_the_pool_opens_at_most_max_connections(valkey_url: str, kind: type[Any]) -> None:
     transport = kind(f"{valkey_url}?max_connections=1", answer_within=0.3)
     taken = await value(transport._pool.take())
 

@@ -186,7 +186,7 @@ def test_an_isolated_primary_with_min_replicas_accepts_no_writes(
         assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {kept, later}
 
 
-async def test_a_demoted_server_is_asked_on_new_connections_only(
+async def test_a_client_of_a_demoted_server_opens_new_connections(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """It lives, and answers READONLY on the connections that are there: a transport that kept them would get that for

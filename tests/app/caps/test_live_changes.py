@@ -170,7 +170,7 @@ def test_set_cap_is_repeated_if_another_change_came_first(app: App, other: App) 
 @pytest.mark.parametrize(
     "scope", ["tennant", "tennant=a", "send", "task", "queue=x", "task@9s=send", "weight"]
 )
-def test_an_unknown_scope_is_refused(app: App, scope: str) -> None:
+def test_set_cap_refuses_an_unknown_scope(app: App, scope: str) -> None:
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
     app.apply_settings()
 
@@ -195,7 +195,7 @@ def test_an_unknown_scope_is_refused(app: App, scope: str) -> None:
         ("tenant@60s", Limit(1, 60_000, burst=0)),
     ],
 )
-def test_bad_limits_are_refused(app: App, scope: str, limit: Any) -> None:
+def test_set_cap_refuses_invalid_limits(app: App, scope: str, limit: Any) -> None:
     app.task(
         queue="mail",
         caps=[

@@ -106,7 +106,7 @@ def test_a_wait_returns_the_error_of_a_dead_job_without_an_audit_database(app: A
     assert isinstance(caught.value, NoResult)
 
 
-def test_an_expired_job_ends_its_wait(app: App, audited: Mirror) -> None:
+def test_a_wait_for_a_job_that_expires_ends(app: App, audited: Mirror) -> None:
     handle = app.tasks["note"].with_options(expires=0.05).enqueue(1)
     waiting = meanwhile(handle, LONG_S)
     wait_until(lambda: not take(app, 0) and handle.state() == "gone", "its deadline is over")
@@ -338,7 +338,7 @@ async def test_as_completed_yields_handles_as_their_jobs_end(app: App) -> None:
     assert [(second, Failed), (first, Failed)] == seen
 
 
-def test_as_completed_times_out_as_a_whole(app: App) -> None:
+def test_the_timeout_of_as_completed_covers_all_jobs(app: App) -> None:
     handles = app.enqueue_many(app.tasks["note"].job(n) for n in range(3))
     fail(app, *take(app))
     ended = app.as_completed(handles, 0.3)
@@ -446,7 +446,7 @@ def test_closing_the_app_ends_waits(app: App) -> None:
     assert Failed is type(handle.wait(LONG_S))
 
 
-def test_a_wait_outlives_an_outage(start_redis: Callable[..., RedisServer]) -> None:
+def test_a_wait_continues_after_an_outage(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(appendonly="yes")
     with App(server.url) as app:
         app.task(queue=QUEUE)(note)

@@ -125,7 +125,7 @@ def test_the_next_call_of_a_slot_has_the_next_number() -> None:
     assert [number for _, number in calls(server)] == [1, 2, 3]
 
 
-def test_calls_in_one_pipeline_have_slots_of_their_own() -> None:
+def test_calls_in_one_pipeline_have_their_own_slots() -> None:
     server = Server(enqueue=[OK])
     operations = plans(server)
 
