@@ -120,7 +120,7 @@ def test_a_key_longer_than_the_limit_is_refused(app: App) -> None:
             task.job(long)
 
 
-def test_a_job_whose_key_is_none_has_no_scope_of_that_cap(app: App) -> None:
+def test_a_missing_key_gives_the_job_no_scope_of_its_cap(app: App) -> None:
     task = app.task(
         caps=[Cap(1, per="n", on_full="reject"), Cap(2, per=lambda **_: None, name="x")]
     )(send)
