@@ -242,7 +242,7 @@ def test_a_user_who_may_read_no_queue_gets_an_error_and_redis_is_not_reported_as
 
 
 @pytest.mark.parametrize("role", [name for name, role in acl_roles.ROLES.items() if role.scripts])
-def test_each_role_may_call_only_its_scripts_and_those_in_beyond(
+def test_each_role_may_call_only_its_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
     """Redis itself is asked, for the keys of each call and for each command of each script."""

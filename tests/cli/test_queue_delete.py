@@ -138,7 +138,7 @@ def mirror(url: str, database: Database) -> None:
         source.close()
 
 
-def test_delete_waits_until_sql_has_the_event_and_the_log_holds(
+def test_delete_needs_a_mirror_that_has_every_event_and_the_log_holds_afterwards(
     cli: CommandLine, client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -206,7 +206,7 @@ def test_a_running_mirror_ignores_a_deleted_queue_until_it_is_created_again(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_delete_fails_if_the_queue_is_used_before_the_mirror_has_the_event(
+def test_delete_waits_again_if_the_queue_is_used_before_the_mirror_has_the_event(
     client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)

@@ -35,7 +35,7 @@ async def outer() -> AsyncIterator[None]:
         seen.append(("outer", None))
 
 
-async def test_a_cancellation_during_the_entering_leaves_the_entered_dependencies() -> None:
+async def test_a_cancellation_during_entering_exits_the_entered_dependencies() -> None:
     entering = asyncio.Event()
 
     async def inner() -> AsyncIterator[None]:
@@ -57,7 +57,7 @@ async def test_a_cancellation_during_the_entering_leaves_the_entered_dependencie
     assert seen == ["inner ends", ("outer", "CancelledError")]
 
 
-async def test_the_timeout_includes_the_leaving_and_the_other_dependencies_are_left() -> None:
+async def test_the_timeout_includes_the_exit_of_dependencies_and_all_are_exited() -> None:
     async def inner() -> AsyncIterator[None]:
         yield
         seen.append("leaving")
@@ -69,7 +69,7 @@ async def test_the_timeout_includes_the_leaving_and_the_other_dependencies_are_l
     assert seen == ["leaving", ("outer", "CancelledError")]
 
 
-async def test_an_attempt_is_settled_though_a_dependency_that_leaves_ignores_its_cancellation(
+async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
@@ -248,7 +248,7 @@ async def test_the_end_of_the_worker_cancels_a_process_dependency_that_is_being_
     assert await runs.verdicts() == [("final", "cancelled")]
 
 
-async def test_an_error_in_leaving_a_process_dependency_is_logged_and_the_others_are_left(
+async def test_an_error_in_the_exit_of_a_process_dependency_is_logged_and_the_others_are_exited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def first() -> Iterator[None]:
@@ -280,7 +280,7 @@ async def test_an_error_in_leaving_a_process_dependency_is_logged_and_the_others
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_a_process_dependency_that_does_not_end_is_given_up_after_the_grace(
+async def test_a_process_dependency_whose_exit_does_not_end_is_given_up_after_a_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_thread: bool
 ) -> None:
     monkeypatch.setattr(process_scope, "LEAVE_WAIT_S", 0.05)
@@ -306,7 +306,7 @@ async def test_a_process_dependency_that_does_not_end_is_given_up_after_the_grac
     assert "dependencies were not left within 0.05 s: " in caplog.text
 
 
-async def test_a_process_dependency_is_not_left_while_a_handler_uses_it() -> None:
+async def test_a_process_dependency_is_not_exited_while_a_handler_uses_it() -> None:
     begun, go = threading.Event(), threading.Event()
 
     def pool() -> Iterator[None]:

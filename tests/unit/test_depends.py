@@ -139,7 +139,7 @@ def left_what_was_entered() -> bool:
 
 @pytest.mark.parametrize("scope", ["attempt", "process"])
 @pytest.mark.parametrize(("provider", "value"), SYNC)
-def test_each_kind_of_provider_is_entered_and_left_for_a_def_handler(
+def test_each_kind_of_provider_is_entered_and_exited_for_a_def_handler(
     app: App, provider: Any, value: str, scope: Any
 ) -> None:
     def task(thing: str = Depends(provider, scope=scope)) -> None:
@@ -154,7 +154,7 @@ def test_each_kind_of_provider_is_entered_and_left_for_a_def_handler(
 @pytest.mark.parametrize(
     ("provider", "value"), [(p, "AsyncManaged" if p is Both else v) for p, v in SYNC] + ASYNC
 )
-def test_each_kind_of_provider_is_entered_and_left_for_an_async_handler(
+def test_each_kind_of_provider_is_entered_and_exited_for_an_async_handler(
     app: App, provider: Any, value: str, scope: Any
 ) -> None:
     async def task(thing: str = Depends(provider, scope=scope)) -> None:
@@ -263,7 +263,7 @@ def test_a_job_with_an_argument_for_a_dependency_is_not_run(app: App) -> None:
 # The order and number of calls.
 
 
-def test_a_provider_is_called_once_per_attempt_and_left_in_reverse_order(app: App) -> None:
+def test_a_provider_is_called_once_per_attempt_and_exited_in_reverse_order(app: App) -> None:
     def first() -> Iterator[int]:
         seen.append("+first")
         yield len(seen)
@@ -382,7 +382,7 @@ def test_a_dependency_sees_the_error_of_the_handler_and_cannot_suppress_it(app: 
     ]  # fmt: skip
 
 
-def test_an_error_in_leaving_fails_the_attempt_and_the_other_dependencies_are_left(
+def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_and_all_are_exited(
     app: App,
 ) -> None:
     def commits() -> Iterator[None]:
@@ -421,7 +421,7 @@ def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
         ]
 
 
-def test_an_error_in_entering_fails_the_attempt_and_leaves_the_entered_dependencies(
+def test_an_error_in_entering_fails_the_attempt_and_exits_the_entered_dependencies(
     app: App,
 ) -> None:
     def broken(before: Annotated[str, Depends(generator)]) -> NoReturn:
@@ -768,7 +768,7 @@ def test_the_hook_of_a_dead_job_has_its_own_dependencies(app: App) -> None:
 # Direct calls.
 
 
-async def test_a_direct_call_creates_and_leaves_its_dependencies(app: App) -> None:
+async def test_a_direct_call_creates_and_exits_its_dependencies(app: App) -> None:
     @app.task
     def in_thread(n: int, thing: str = Depends(managed, scope="process")) -> tuple[int, str]:
         return n, thing

@@ -47,7 +47,7 @@ async def test_sequential_exchanges_share_a_connection(valkey_url: str, kind: ty
 
 @KINDS
 @pytest.mark.parametrize("how", ["ends it", "speaks unasked"])
-async def test_a_connection_that_received_data_without_a_command_is_not_reused(
+async def test_a_connection_that_was_closed_or_sent_data_without_a_command_is_not_reused(
     valkey_url: str, kind: type[Any], how: str
 ) -> None:
     """What is sent to an end would count as sent, and its outcome as unknown; an old reply would be taken for the next
@@ -229,7 +229,7 @@ async def test_a_connection_whose_handshake_was_interrupted_repeats_it(
     assert " db=3 " in found
 
 
-async def test_a_connection_that_fails_to_close_does_not_keep_the_others_open(
+async def test_a_connection_that_fails_to_close_does_not_keep_other_connections_open(
     valkey_url: str,
 ) -> None:
     transport = AsyncPoolTransport(valkey_url)

@@ -55,7 +55,7 @@ def test_the_files_of_this_repository_can_be_released() -> None:
     assert "## [99.0.0] - 2026-11-22" in release.with_release(changes, "99.0.0", DAY)
 
 
-def test_the_release_refuses_a_wheel_without_the_scripts(tmp_path: Path) -> None:
+def test_the_release_finds_a_script_that_the_wheel_lacks(tmp_path: Path) -> None:
     wheel = tmp_path / "rq_core-1.0.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name in ("rq_core/__init__.py", "rq_core/py.typed", "sql_audit/__init__.py"):

@@ -269,7 +269,7 @@ def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> N
     assert nodes.exchange(["GET", LOW]) == ["here"]
 
 
-def test_a_node_with_an_outdated_slot_map_is_asked_after_the_others() -> None:
+def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
     """Its map names a node that is silent. It may be cut off, too, and never learn of the failover."""
     nodes = Nodes()
     nodes.map = [[0, SLOTS - 1, [A.host, A.port], [B.host, B.port], [C.host, C.port]]]

@@ -134,7 +134,7 @@ def test_a_stopped_server_ends_and_its_data_is_kept(
     assert connect(server.ensure_server(directory)).get("kept") == "1"
 
 
-def test_beside_a_hung_server_no_second_starts_and_it_can_be_stopped(directory: Path) -> None:
+def test_a_hung_server_can_be_stopped_and_no_second_server_starts(directory: Path) -> None:
     """Not answering is not dead: starting another one on the same data would corrupt it."""
     server.ensure_server(directory)
     pid = pid_of(directory)

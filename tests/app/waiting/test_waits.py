@@ -361,7 +361,7 @@ def test_enqueue_many_returns_a_handle_for_each_new_or_existing_job(app: App) ->
     assert {known.id, *accepted.ids} == {job_id for job_id, _, _ in told}
 
 
-def test_a_handler_may_not_wait_for_a_job_unless_it_is_allowed(app: App) -> None:
+def test_a_wait_in_a_handler_is_refused_unless_allowed(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
     with testing.job_running():

@@ -268,7 +268,7 @@ def test_a_server_that_cannot_be_reached_for_loading_ends_in_an_error() -> None:
         server.run(plans(server).enqueue.many([job(1)]))
 
 
-def test_an_epoch_that_changes_at_each_call_ends_in_an_error() -> None:
+def test_an_epoch_that_is_refused_at_each_call_ends_in_an_error() -> None:
     server = Server(enqueue=[EPOCH])
 
     with pytest.raises(errors.ServerError):
