@@ -239,7 +239,7 @@ def test_keyboard_interrupt_and_system_exit_have_the_accepted_jobs(
 async def test_the_cancellation_of_an_enqueue_has_the_accepted_jobs(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
-    """Of the chunk that was on its way nothing is known: it may have been accepted."""
+    """The outcome of the chunk that was under way is unknown: it may have been accepted."""
     transport = app.async_client()._transport
     real, calls, held = transport.exchange, [], asyncio.Event()
     said: list[int] = []

@@ -104,7 +104,7 @@ def _nothing() -> None:
 def test_workers_with_a_mirror_and_every_command_work_over_tls(
     port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each opens connections of its own: supervisor, workers, their heartbeats, the mirror."""
+    """The supervisor, the workers, their heartbeats and the mirror each open their own connections."""
     url, audit = url_of(port, files), str(tmp_path / "audit.db")
     witness = crew.Witness(tmp_path / "witness")
     monkeypatch.setenv(WITNESS, str(witness.path))

@@ -48,7 +48,7 @@ def running(seed: Seed, name: str, count: int) -> list[Claim]:
 
 
 def test_the_memory_of_a_waiting_job_is_within_its_budget(seed: Seed) -> None:
-    """By the growth of used_memory, so that Redis' tables and the allocator's classes count."""
+    """The growth of used_memory counts, so Redis' tables and the allocator's classes are included."""
     count = 20_000
     seed.attach()
     before = seed.control.info("memory")["used_memory"]

@@ -281,7 +281,7 @@ def test_job_shows_the_scope_of_a_waiting_job_its_holders_and_the_jobs_ahead(
 def test_ahead_counts_jobs_of_all_lists_and_lanes_that_may_run_earlier(
     cli: CommandLine, app: App
 ) -> None:
-    """And not what cannot: blocked lanes, cancelled jobs, lower priorities, and what came later."""
+    """Jobs of blocked lanes, cancelled jobs, jobs of lower priorities and later jobs do not count."""
     wide = app.task(queue="mail", name="wide", caps=[Cap(99)])(send)
     full = app.task(queue="mail", name="full", caps=[Cap(0)])(send)
     plain = app.task(queue="mail", name="plain")(send)

@@ -32,7 +32,7 @@ def names(cluster: RedisCluster, each: int = 2) -> list[str]:
 
 
 def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
-    """Each queue lies on one shard; together they lie on all."""
+    """Each queue is on one shard; together the queues are on all shards."""
     queues = names(cluster)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -174,7 +174,7 @@ def test_reads_of_a_migrating_slot_follow_ask(cluster: RedisCluster) -> None:
 def test_the_error_of_a_plain_url_of_a_cluster_says_which_url_to_write(
     cluster: RedisCluster,
 ) -> None:
-    """Not an error about a slot, at some later call."""
+    """The first call raises it, and not a later call with an error about a slot."""
     with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
         client.run(client.calls.enqueue.many(jobs("mail")))
 
@@ -207,7 +207,7 @@ def test_an_invalid_cluster_url_is_refused_at_once(url: str, says: str) -> None:
 
 @pytest.mark.parametrize("whole", ["yes", "no"])
 def test_the_server_check_warns_of_full_coverage(cluster: RedisCluster, whole: str) -> None:
-    """By the worker's start and the doctor, which look at the server in this way."""
+    """The start of a worker and the doctor run this check."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
         remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))

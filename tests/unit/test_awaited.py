@@ -42,7 +42,7 @@ def test_polls_become_rarer_and_do_not_stop() -> None:
 
 
 def test_the_last_poll_is_at_the_timeout() -> None:
-    """What ended just before is not missed, however long ago the look before was."""
+    """A job that ended just before the timeout is not missed, however long ago the poll before was."""
     times, told = looks(0.777)
 
     assert 0.777 == times[-1]
@@ -107,7 +107,7 @@ def test_a_wait_that_times_out_receives_the_error_of_its_last_poll() -> None:
 
 
 def test_many_due_jobs_are_polled_in_chunks() -> None:
-    """Of 260,000 jobs none was told before all were looked at, long after the time was up."""
+    """Of 260,000 jobs, no wait ended before all were polled, long after the timeout."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
         waits.add(JobWait("q", str(n), 9.0, lambda _: None), 0.0)

@@ -103,7 +103,7 @@ async def test_false_none_and_empty_replies_are_returned(valkey_url: str) -> Non
 
 
 async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -> None:
-    """With its code, unless that is ERR; those after it are still the replies to their own commands."""
+    """The error keeps its code, unless that is ERR; later replies still belong to their own commands."""
     commands = [
         ["ECHO", "1"],
         ["EVALSHA", "0" * 40, 0],

@@ -400,7 +400,7 @@ def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_and_all_are_exit
 
 
 def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
-    """So one place says which errors are not worth a retry."""
+    """One place then decides which errors are not retried."""
 
     @app.around
     @contextmanager
@@ -557,7 +557,7 @@ def test_a_provider_with_a_required_parameter_and_no_dependency_for_it_is_refuse
 
 
 def test_an_argument_after_a_dependency_is_refused(app: App) -> None:
-    """By position it would be the first one for workers, and the second for who reads the code."""
+    """Passed by position, it would be the first argument for a worker, and the second for a reader of the code."""
 
     def task(db: Annotated[str, Depends(plain)], month: str) -> None: ...
 
@@ -616,7 +616,7 @@ Alias = Annotated["Elsewhere", Depends(plain)]
 
 
 def test_annotations_that_are_strings_are_resolved(app: App) -> None:
-    """Of the type of a dependency nothing needs to be known."""
+    """The type of a dependency need not resolve."""
 
     @app.task
     def task(
@@ -658,7 +658,7 @@ Later: Any
 def test_check_refuses_a_depends_that_could_not_be_seen_at_the_definition(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an argument it would be asked for, and sent."""
+    """It would be treated as an argument that producers have to pass."""
 
     def below(x: Later) -> None: ...  # type: ignore[valid-type]  # noqa: F821
     def buried(x: Annotated[str, Depends(plain)] | None) -> None: ...

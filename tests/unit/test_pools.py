@@ -87,7 +87,7 @@ async def test_the_pool_opens_at_most_max_connections(valkey_url: str, kind: typ
 
 
 def test_threads_queue_for_a_connection(valkey_url: str) -> None:
-    """Each beyond the hundredth was told that Redis does not answer, while it did."""
+    """Each thread beyond the hundredth got the error that Redis does not answer, though it did."""
     transport = PoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = transport._pool.take()
 
@@ -102,7 +102,7 @@ def test_threads_queue_for_a_connection(valkey_url: str) -> None:
 
 
 async def test_coroutines_queue_for_a_connection(valkey_url: str) -> None:
-    """In their order; one that gives up, even when it was its turn, holds up nobody."""
+    """They are served in order; a coroutine that gives up, even at its turn, delays no other."""
     transport = AsyncPoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = await transport._pool.take()
     order: list[int] = []

@@ -139,7 +139,7 @@ async def test_no_token_is_awaited_while_claims_are_under_way(asked: bool) -> No
 
 
 async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
-    """Once, and without waiting for the watcher's own turn on the loop: a job is waiting."""
+    """The token is used once, before the watcher's own turn on the loop, since a job is waiting."""
     mail, other = WatchedQueue("mail", look=False), WatchedQueue("other", look=False)
     server = Server("mail")
     watching, looked = watcher(mail, other, client=server)

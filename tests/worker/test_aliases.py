@@ -117,7 +117,7 @@ async def test_jobs_of_the_alias_and_of_the_new_name_share_the_caps_of_the_new_c
 async def test_a_stored_cap_of_the_old_name_still_counts_jobs_of_the_alias(
     make_app: Callable[[], App], sqlite_url: str
 ) -> None:
-    """Until an operator lifts it. The log holds, and SQL has each job under the name that it was enqueued by."""
+    """The cap applies until an operator removes it. The log holds, and SQL has each job under its enqueued name."""
     old, new = make_app(), make_app()
     ran: list[tuple[str, str]] = []
 

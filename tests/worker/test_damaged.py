@@ -81,7 +81,7 @@ def test_the_error_of_a_damaged_number_names_its_field(app: App, client: Client)
 
 
 def test_a_long_state_line_without_spaces_is_read_quickly(app: App, client: Client) -> None:
-    """Each of its letters began a search through all that follow: 60 KB of them held the server for 17 s."""
+    """Each letter began a search through all later letters: 60 KB of letters blocked the server for 17 s."""
     bad = crew.function.enqueue()
     line = "running " + "x" * 200_000
     client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:state", bad.id, line]]))

@@ -228,7 +228,7 @@ def test_slow_clients_block_no_other_client_and_hold_few_descriptors(
 def test_a_client_that_sends_or_reads_single_bytes_does_not_extend_its_timeout(
     clients: list[socket.socket], monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Each byte began the time of a request anew."""
+    """Each byte restarted the timeout of a request."""
     for name in ("REQUEST_WAIT_S", "ANSWER_WAIT_S", "LOOK_EVERY_S"):
         monkeypatch.setattr(http_port, name, 0.3)
     large = health.Answer(200, "text/plain", b"x" * 50_000_000)

@@ -200,7 +200,7 @@ def test_a_worker_that_finds_a_death_late_does_not_repeat_its_hook(
 async def test_a_hook_runs_for_an_unreadable_job(
     client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
 ) -> None:
-    """Each look ended at it, and no later death of its queue was told of any more."""
+    """Each search for deaths ended at the unreadable job, and no later death of its queue ran a hook."""
     job = die_untold(client, spec=spec)
 
     async with run_worker():

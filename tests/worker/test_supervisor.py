@@ -80,7 +80,7 @@ def test_the_supervisor_replaces_a_mirror_that_dies(
 def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """And those of the jobs beside it: the supervisor extends them, since no thread of their process can."""
+    """The jobs beside it keep their leases, too: the supervisor extends them, since no thread of the process can."""
     beside = crew.sleeping.enqueue(1.0)
     with worker_process(app.redis_url, witness, "--processes", "2") as process:
         wait_until(lambda: witness.lines("begin"), "the worker works", timeout=20)

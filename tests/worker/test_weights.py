@@ -35,7 +35,7 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
 
 
 async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """And who has nothing left leaves its share to the other: the light queue's last jobs do not crawl."""
+    """A queue without jobs leaves its places to the other queue: the light queue's last jobs do not crawl."""
     queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
 
     assert {"mail": 120, "reports": 120} == Counter(queues)

@@ -44,7 +44,7 @@ def test_applying_the_settings_keeps_a_limit_that_an_operator_set(app: App) -> N
 def test_set_cap_to_code_restores_the_limit_that_code_declared_last(
     app: App, redis_url: str
 ) -> None:
-    """Also to what was declared while the live limit held, and not to what an old worker says."""
+    """Also a limit that was declared while the live limit held, and never the limit of an old worker."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     app.set_cap("mail", "task=send", 7, by="ada")

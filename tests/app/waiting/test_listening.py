@@ -291,7 +291,7 @@ def test_a_wait_gives_up_a_subscribed_connection_that_receives_nothing(
 def test_a_wait_polls_a_server_that_does_not_speak_resp3(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a proxy that knows RESP2 alone."""
+    """For example, a proxy that speaks only RESP2."""
 
     def connect(connection: HearingConnection, within: float | None = None) -> None:
         raise redis.ConnectionError("it does not speak RESP3: NOPROTO unsupported protocol version")
@@ -307,7 +307,7 @@ def test_a_wait_polls_a_server_that_does_not_speak_resp3(
 
 @pytest.mark.usefixtures("rare")
 def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App) -> None:
-    """Only the first of them did, so two that began together slept until the thread looked up by itself."""
+    """Only the first wait woke the thread, so the second wait of two slept until the next poll."""
     task = app.tasks["note"]
     in_thread(task.enqueue(0), app)
     handles = [task.enqueue(n) for n in range(2)]
@@ -373,7 +373,7 @@ def test_a_message_that_arrives_during_an_unsubscribe_ends_its_wait(
 def test_a_missing_right_is_logged_once_for_all_wait_threads(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture, control: Any
 ) -> None:
-    """Each thread told it anew, and had Redis note another refusal."""
+    """Each thread logged the warning again, and Redis added another refusal to its ACL log."""
     url = as_("producer", without="&rqc:{*}:ended")
     control.execute_command("ACL", "LOG", "RESET")
     with App(url) as app, App(redis_server.url) as owner, caplog.at_level(logging.WARNING):

@@ -168,7 +168,7 @@ def test_a_database_that_does_not_answer_delays_no_wait_beyond_its_timeout(
 def test_an_event_loop_does_not_wait_for_a_database_that_does_not_answer(
     app: App, silent: None
 ) -> None:
-    """Nor for the thread that reads, when the loop ends."""
+    """The end of the loop does not wait for the thread that reads, either."""
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match="the audit database has not answered"):
         asyncio.run(app.handle_by_id(QUEUE, "gone").wait_async(0.5))

@@ -252,7 +252,7 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
 def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 260,000 jobs and a short time it was up before the first look, and Redis was said not to answer."""
+    """With 260,000 jobs, a short timeout passed before the first poll, and the error blamed Redis."""
     taken: list[int] = []
     look = Waiter._look
 

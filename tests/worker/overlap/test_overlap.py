@@ -90,7 +90,7 @@ async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valke
 async def test_an_idle_worker_reports_a_job_that_it_gives_back_at_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That it could not be begun was forgotten, and told with whatever the worker did next: after seconds of idling."""
+    """The rollback was reported only with the next turn of the worker, after seconds of idling."""
     monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
     app.queue("q", lease=3600.0)
 
@@ -298,7 +298,7 @@ async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(
 
 
 async def test_a_worker_builds_its_scripts_before_its_first_job(app: App) -> None:
-    """To put one together takes tens of milliseconds, in which the loop would stand still."""
+    """To build a script takes tens of milliseconds, which would block the loop."""
 
     @app.task(queue="q")
     async def fails() -> None:
