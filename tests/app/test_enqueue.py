@@ -158,7 +158,7 @@ async def test_enqueue_many_async_accepts_jobs(app: App, task: Noted, asynchrono
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1_500
 
 
-async def test_the_error_of_an_async_generator_has_the_jobs_accepted_before_it(
+async def test_the_error_of_an_async_generator_carries_the_jobs_accepted_before_it(
     app: App, task: Noted
 ) -> None:
     async def generate() -> AsyncIterator[NewJob]:
@@ -174,7 +174,7 @@ async def test_the_error_of_an_async_generator_has_the_jobs_accepted_before_it(
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1_000
 
 
-def test_any_error_that_stops_a_generator_has_the_accepted_jobs(app: App, task: Noted) -> None:
+def test_any_error_that_stops_a_generator_carries_the_accepted_jobs(app: App, task: Noted) -> None:
     """An error of the producer's own data is the one that it has to go on from."""
 
     def generate() -> Iterator[NewJob]:
@@ -189,7 +189,7 @@ def test_any_error_that_stops_a_generator_has_the_accepted_jobs(app: App, task: 
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 500
 
 
-async def test_any_error_that_stops_an_async_generator_has_the_accepted_jobs(
+async def test_any_error_that_stops_an_async_generator_carries_the_accepted_jobs(
     app: App, task: Noted
 ) -> None:
     async def generate() -> AsyncIterator[NewJob]:
@@ -206,7 +206,7 @@ async def test_any_error_that_stops_an_async_generator_has_the_accepted_jobs(
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("where", ["in the generator", "while Redis is asked"])
-def test_keyboard_interrupt_and_system_exit_have_the_accepted_jobs(
+def test_keyboard_interrupt_and_system_exit_carry_the_accepted_jobs(
     app: App, task: Noted, kind: type[BaseException], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = app.client._transport
@@ -236,7 +236,7 @@ def test_keyboard_interrupt_and_system_exit_have_the_accepted_jobs(
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_the_cancellation_of_an_enqueue_has_the_accepted_jobs(
+async def test_the_cancellation_of_an_enqueue_carries_the_accepted_jobs(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
     """The outcome of the chunk that was under way is unknown: it may have been accepted."""
@@ -369,7 +369,7 @@ async def test_a_producer_can_enqueue_async_by_the_names_of_queue_and_task(app: 
     await app.aclose()
 
 
-def test_a_handle_reports_the_state_of_its_job(app: App, task: Noted) -> None:
+def test_a_handle_reports_each_state_of_its_job(app: App, task: Noted) -> None:
     waiting, running, delayed = (
         task.enqueue(1),
         task.enqueue(2),

@@ -61,7 +61,7 @@ def test_the_state_comes_from_sql_once_redis_has_forgotten_the_job(
     assert [done.state(), cancelled.state()] == ["succeeded", "cancelled"]
 
 
-async def test_history_is_the_jobs_events_in_order(
+async def test_history_returns_the_events_of_a_job_in_order(
     app: App, task: Task[[], None], mirror: Callable[[], Any]
 ) -> None:
     handle = await task.enqueue_async()

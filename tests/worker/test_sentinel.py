@@ -65,7 +65,7 @@ def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> N
 @pytest.mark.parametrize("kind", shards.SENTINEL_KINDS)
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
-def test_a_worker_leaves_a_live_primary_that_was_replaced(
+def test_a_worker_stops_using_a_live_primary_that_was_replaced(
     tmp_path: Path, place: int, kind: str
 ) -> None:
     """It takes writes, or answers NOREPLICAS, for some ten seconds until Sentinel makes it a replica."""
