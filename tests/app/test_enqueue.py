@@ -369,7 +369,7 @@ async def test_a_producer_can_enqueue_async_by_the_names_of_queue_and_task(app: 
     await app.aclose()
 
 
-def test_a_handle_reports_each_state_of_its_job(app: App, task: Noted) -> None:
+def test_a_handle_reads_the_state_of_its_job_and_cancels_it(app: App, task: Noted) -> None:
     waiting, running, delayed = (
         task.enqueue(1),
         task.enqueue(2),
