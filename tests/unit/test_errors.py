@@ -4,6 +4,7 @@ import ast
 import inspect
 import pickle
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,24 +19,39 @@ CLASSES = [
 ]
 
 
-def test_type_checkers_know_every_argument_of_an_error() -> None:
+def made_errors() -> Iterator[tuple[Path, ast.Call, type[RqCoreError]]]:
+    """Yield each call of the packages that makes an error, with its module."""
     kinds = {
         name: kind for module in (errors, sql_audit.errors) for name, kind in vars(module).items()
     }
-    missing = set()
     for source in (*ROOT.glob("rq_core/**/*.py"), *ROOT.glob("sql_audit/**/*.py")):
         for call in ast.walk(ast.parse(source.read_text())):
-            if not isinstance(call, ast.Call):
-                continue
-            name = call.func.attr if isinstance(call.func, ast.Attribute) else None
-            kind = kinds.get(name or getattr(call.func, "id", ""))
-            if inspect.isclass(kind) and issubclass(kind, RqCoreError):
-                known = {each for above in kind.__mro__ for each in inspect.get_annotations(above)}
-                missing |= {(kind.__name__, k.arg) for k in call.keywords} - {
-                    (kind.__name__, each) for each in known
-                }
+            if isinstance(call, ast.Call):
+                name = call.func.attr if isinstance(call.func, ast.Attribute) else None
+                kind = kinds.get(name or getattr(call.func, "id", ""))
+                if inspect.isclass(kind) and issubclass(kind, RqCoreError):
+                    yield source, call, kind
+
+
+def test_type_checkers_know_every_argument_of_an_error() -> None:
+    missing = set()
+    for _source, call, kind in made_errors():
+        known = {each for above in kind.__mro__ for each in inspect.get_annotations(above)}
+        missing |= {(kind.__name__, k.arg) for k in call.keywords if k.arg not in known}
 
     assert not missing
+
+
+def test_the_code_passes_every_fact_in_the_message_of_an_error() -> None:
+    """A missing fact would raise KeyError in place of the error."""
+    missing = [
+        f"{source.relative_to(ROOT)}:{call.lineno}: {kind.__name__} lacks {fact}"
+        for source, call, kind in made_errors()
+        if not call.args and None not in (given := {each.arg for each in call.keywords})
+        for fact in set(re.findall(r"{(\w+)", inspect.getdoc(kind) or "")) - given
+    ]
+
+    assert [] == missing
 
 
 FACTS = {
