@@ -74,7 +74,9 @@ def test_the_error_of_a_damaged_number_names_its_field(app: App, client: Client)
     crew.function.enqueue()
     client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:meta", "tombstones", "many"]]))
 
-    with pytest.raises(QueueDamaged, match="field tombstones of its key meta must be a number, not 'many'"):
+    with pytest.raises(
+        QueueDamaged, match="field tombstones of its key meta must be a number, not 'many'"
+    ):
         client.run(client.calls.reads.counts("crew"))
     done = CliRunner().invoke(root, ["queues", "--redis", app.redis_url])
     assert done.exception is None or isinstance(done.exception, SystemExit)
