@@ -1,4 +1,4 @@
-"""``rq-core demo``: its options, and its exit status. ``run`` is imported when it is used."""
+"""The command ``rq-core demo``: its options and its exit status. It imports ``run`` only when it runs."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def demo(
     web: str | None,
     as_json: bool,
 ) -> None:
-    """Hash the files of Python's library, kill a worker, prove each was done once.
+    """Hash Python's library files, kill a worker, prove that each job succeeded once.
 
-    Each file of a directory is one job. The larger ones are compressed as well, at most two at once. Half-way one of
-    the worker processes is killed while it holds jobs. Exit status 0 only if the files, what the jobs wrote down, and
-    SQL agree.
+    Each file of a directory is one job. The larger files are compressed as well, at most two at once. Half-way one of
+    the worker processes is killed while it holds jobs. The exit status is 0 only if the files, the records that the
+    jobs wrote, and SQL agree.
     """
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -61,7 +61,7 @@ def demo(
         sys.exit(1)
     if outcome.duplicates:
         click.echo(
-            f"{outcome.duplicates} files were hashed twice: the killed worker had done them, but had not said so."
+            f"{outcome.duplicates} files were hashed twice: the worker was killed before it could settle their jobs."
         )
     for problem in outcome.problems:
         click.echo(f"does not agree: {problem}", err=True)

@@ -1,4 +1,4 @@
-"""One run of the demo: the files, the processes, what is shown meanwhile, and the report."""
+"""One run of the demo: finds the files, starts the processes, shows the progress, and prints the report."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ def run_demo(
     keep: bool,
     web: str | None = None,
 ) -> DemoOutcome:
-    """Do everything, and tell it on standard output. Raises DemoFailed, RqCoreError or SQLAlchemyError.
+    """Run the demo, report each step on standard output, and return the findings.
 
     ``web`` is the address of the web page, which stays until Ctrl-C; None: the demo has no page.
+    Raise DemoFailed, RqCoreError or SQLAlchemyError if the demo could not be carried out.
     """
     with _place(keep) as place:
         return _perform(root, place, redis_url, audit_url, workers, keep=keep, web=web)
@@ -50,7 +51,7 @@ def run_demo(
 
 @contextlib.contextmanager
 def _place(keep: bool) -> Iterator[Path]:
-    """A directory for the demo's server, database and files."""
+    """Yield a directory for the demo's server, database and files. Remove it afterwards, unless ``keep``."""
     if keep:
         yield Path(tempfile.mkdtemp(prefix="rq-core-demo-"))
         return
@@ -60,7 +61,7 @@ def _place(keep: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _server(place: Path, url: str | None, *, keep: bool) -> Iterator[str]:
-    """The server's URL: the given one, or an embedded server that ends with the demo."""
+    """Yield the server's URL: ``url``, or that of an embedded server, which is stopped afterwards unless ``keep``."""
     if url is not None:
         yield url
         return
@@ -165,7 +166,7 @@ def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
 
 
 def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
-    """Print the files of the slowest jobs: the log has a digest of the arguments, not the arguments."""
+    """Print the files of the slowest jobs. The report cannot name the files: SQL has only a digest of the arguments."""
     names = dict(zip([*deed.ids, *deed.larger_ids], [*deed.files, *deed.larger], strict=True))
     click.echo("slowest files")
     for job in report.slowest:
@@ -177,8 +178,8 @@ def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
 def _progress(
     total: int,
 ) -> Iterator[tuple[Callable[[int], None], Callable[[int], None], Callable[[str], None]]]:
-    """Show two bars. Yields a function that adds enqueued jobs, one that sets the jobs done, and one for a line
-    above."""
+    """Show two progress bars. Yield three functions: the first adds to the number of enqueued jobs, the second sets the
+    number of finished jobs, the third prints a line above the bars."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

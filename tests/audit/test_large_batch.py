@@ -60,7 +60,9 @@ def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
     return database
 
 
-def test_a_moment_lists_the_first_that_wait_and_says_that_there_are_more(batch: Database) -> None:
+def test_a_moment_lists_the_first_waiting_jobs_and_states_that_there_are_more(
+    batch: Database,
+) -> None:
     moment = moments.at(batch.readers, QUEUE, BEGAN_MS + 50 * STEP_MS)
 
     assert {each.job_id for each in moment.running} == {f"b{n:03}" for n in range(41, 51)}
@@ -76,7 +78,7 @@ def test_a_moment_lists_the_first_that_wait_and_says_that_there_are_more(batch: 
     assert f"  and at least {MOST - 20} more" in said
 
 
-def test_a_moment_with_few_that_wait_counts_them_exactly(batch: Database) -> None:
+def test_a_moment_counts_few_waiting_jobs_exactly(batch: Database) -> None:
     moment = moments.at(batch.readers, QUEUE, BEGAN_MS + (JOBS - 31) * STEP_MS)
 
     assert (moment.waiting_count, moment.more_waited) == (30, False)

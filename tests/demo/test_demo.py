@@ -54,14 +54,14 @@ def check(answer: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_with_nothing_given_brings_its_own_server(tmp_path: Path) -> None:
+def test_the_demo_without_options_starts_its_own_server(tmp_path: Path) -> None:
     check(run_demo(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_the_demo_on_given_servers(valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
+def test_the_demo_runs_on_given_servers(valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
     check(run_demo(tmp_path, "--redis", valkey_url, "--audit", postgres_url))
 
     with Client(valkey_url) as client:
@@ -77,7 +77,7 @@ def kept(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_what_is_kept_can_be_looked_at_with_the_commands_that_are_printed(kept: Path) -> None:
+def test_the_printed_commands_work_on_the_kept_files(kept: Path) -> None:
     def run(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", *words],
@@ -105,7 +105,7 @@ def test_what_is_kept_can_be_looked_at_with_the_commands_that_are_printed(kept: 
     assert stopped == "stopped\n"
 
 
-def test_a_cap_that_did_not_hold_is_found_in_sql(sqlite_url: str) -> None:
+def test_the_demo_finds_an_exceeded_cap_in_sql(sqlite_url: str) -> None:
     """Event by event: what ends between two claims makes room for the second."""
     engine = create_engine(sqlite_url)
     job_event.create(engine)
@@ -133,7 +133,7 @@ def test_a_cap_that_did_not_hold_is_found_in_sql(sqlite_url: str) -> None:
     engine.dispose()
 
 
-def test_too_few_files_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_too_few_files_are_a_one_line_error(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sql_audit.demo", "--path", str(tmp_path)],
         capture_output=True,
@@ -148,7 +148,7 @@ def test_too_few_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", [["--redis", "redis://127.0.0.1:1"], ["--redis", "nonsense"]])
 @pytest.mark.slow
-def test_a_server_that_is_not_there_is_one_line(option: list[str]) -> None:
+def test_an_unreachable_server_is_a_one_line_error(option: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sql_audit.demo", *option],
         capture_output=True,

@@ -29,12 +29,12 @@ tokens_option = click.option(
 
 
 class WebGroup(CommandGroup):
-    """Commands, one of which is meant where none is named."""
+    """Commands, and the default command, which a line without a command means."""
 
     default: Final = "serve"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the default where no command is named."""
+        """Add the default command to a line without a command."""
         if not args or args[0] not in (*self.commands, *ctx.help_option_names):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
