@@ -179,7 +179,7 @@ class SchemaAhead(AuditError):
 
 
 class SchemaForeign(AuditError):
-    """the database {url} has tables with the names of the audit log's tables that rq-core did not create ({tables}):
+    """the database {url} has tables that rq-core did not create but that have the names of its audit tables ({tables}):
     use another database or schema for the audit log.
     """
 

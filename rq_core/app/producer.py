@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rq_core.connections.client import Client
 
 MAX_PAYLOAD: Final = 1024 * 1024
-"""Most bytes of a job's arguments as JSON, by default."""
+"""Maximum number of bytes of a job's arguments as JSON, by default."""
 AUDIT_EXAMPLE: Final = "sqlite:///audit.db"
 
 AuditPayload = Literal["digest", "full"]
@@ -97,7 +97,8 @@ class Producer:
         self._make_id = JobIds() if ids is None else _checked(ids)
         self._spec_max = spec_max(audit_payload)
         self._spec_max_of: dict[str, int] = {}
-        """Most bytes of a job's arguments that its event carries, by queue, for queues that override the app's."""
+        """Maximum number of bytes of a job's arguments that its event carries, by queue, for queues that override the
+        app's."""
         self.declared = Declared()
         """The caps, rates, fairness and settings that the code declares."""
         self.surroundings = Surroundings()

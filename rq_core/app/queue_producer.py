@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.scope_reads import ScopeStatus
 
 LIST_MAX: Final = 1_000_000_000
-"""Most scopes that one call of ``caps`` lists."""
+"""Maximum number of scopes that one call of ``caps`` lists."""
 
 
 class QueueProducer(ManyProducer):

@@ -27,7 +27,7 @@ UNSENT_S: Final = 0.5
 UNKNOWN_S: Final = 30.0
 """Seconds for which a command waits for the answer to a call that was sent."""
 LIST_MAX: Final = 1_000_000_000
-"""Most entries that a command lists; a far larger number is invalid for Redis or a database."""
+"""Maximum number of entries that a command lists; a far larger number is invalid for Redis or a database."""
 
 
 def server_options(function: F) -> F:
@@ -96,7 +96,8 @@ def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def force_option(also: str = "") -> Callable[[F], F]:
-    """Return the option ``--force``, with which a command uses a server that it would refuse. ``also`` is more help."""
+    """Return the option ``--force``, which makes a command use a server that it would otherwise refuse. ``also`` is
+    appended to the help of the option."""
     return click.option(
         "--force",
         is_flag=True,

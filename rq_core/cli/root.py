@@ -59,7 +59,7 @@ COMMANDS: Final[Commands] = {
 
 
 SENTENCE_MAX: Final = 200
-"""Most characters of a plugin's first sentence in the list of commands."""
+"""Maximum number of characters of a plugin's first sentence in the list of commands."""
 
 
 class Root(LazyGroup):

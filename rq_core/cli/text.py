@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FIELD_MAX: Final = 1_000
-"""Most characters of a table's cell."""
+"""Maximum number of characters of a table's cell."""
 PROSE_WIDTH: Final = 140
 """Least width of a terminal, in characters, at which a table has a column of prose."""
 PIPED_WIDTH: Final = 1_000

@@ -32,7 +32,7 @@ SLOTS: Final = 16_384
 REFRESH_EVERY_S: Final = 0.1
 """Seconds between two requests for the map while the map is stale."""
 ASKED_MAX: Final = 3
-"""Most nodes that are asked for the map in one exchange: each silent node costs a timeout."""
+"""Maximum number of nodes that are asked for the map in one exchange: each silent node costs a timeout."""
 BRIEF: Final = Patience(unsent=1.0, unknown=1.0)
 """The patience for a node if another node can answer instead."""
 _ASK: Final = ("CLUSTER", "SLOTS")
@@ -209,7 +209,7 @@ def _explained(trouble: Exception) -> Exception:
 
 
 REDIRECTS_MAX: Final = 5
-"""Most redirects of a command within one exchange."""
+"""Maximum number of redirects of a command within one exchange."""
 ASKING: Final = ("ASKING",)
 
 _KEYLESS: Final = frozenset({

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Call
 
 IN_FLIGHT: Final = 8
-"""Most enqueue calls of one client under way at once; jobs that arrive meanwhile join the next call."""
+"""Maximum number of enqueue calls of one client under way at once; jobs that arrive meanwhile join the next call."""
 
 CarryOut = Callable[[Send | Pause], Awaitable[Any]]
 """A function that carries out one step of a plan."""
 Through = Callable[[Send | Pause, CarryOut], Awaitable[Any]]
-"""A function that receives a step of a plan and the function that would otherwise carry it out, and carries the step
-out."""
+"""A function that carries out a step of a plan in place of the usual function, which it receives as its second
+argument."""
 
 
 class _GivenUp(Exception):

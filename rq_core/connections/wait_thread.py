@@ -34,7 +34,7 @@ QUIET_S: Final = 1.0
 PATIENCE: Final = Patience(unsent=1.0, unknown=1.0)
 """The patience of each call of the waiter's client: the next check follows soon, and other waits are due meanwhile."""
 JOIN_S: Final = 1.0
-"""Most seconds that ``close`` waits for the thread's end."""
+"""Maximum seconds that ``close`` waits for the thread's end."""
 
 
 class _Round:

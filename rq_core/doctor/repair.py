@@ -19,7 +19,7 @@ from rq_core.protocol.engine.queue_check import check_layout
 CHUNK: Final = 125
 """Approximate number of members that one call reads or edits, so that no call blocks the server for 10 ms."""
 PASSES: Final = 3
-"""Most rounds of repair for a queue that workers change meanwhile."""
+"""Maximum number of rounds of repair for a queue that workers change meanwhile."""
 LOOKS: Final = 3
 LOOK_PAUSE_S: Final = 0.1
 """Seconds before another look at a difference that may exist for a moment only."""

@@ -23,7 +23,7 @@ from rq_core.protocol.engine.queue_check import epoch_of
 from rq_core.protocol.reads.worker_registry import is_readable
 
 SHOWN_MAX: Final = 100
-"""Most characters of a value that a message shows."""
+"""Maximum number of characters of a value that a message shows."""
 _WHY: Final = "a client changed it with HSET, or a script was cut short"
 
 

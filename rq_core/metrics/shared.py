@@ -21,7 +21,7 @@ from rq_core.protocol.reads.queue_load import Overview
 SHARED_S: Final = 1.0
 """Seconds for which all viewers see the same reading."""
 WITHIN_S: Final = 1.5
-"""Most seconds that a viewer waits for a reading."""
+"""Maximum seconds that a viewer waits for a reading."""
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from rq_core.worker.claim_counters import BOUNDS_S
 LABELS: Final = frozenset({"queue", "state", "priority", "scope", "task", "outcome", "why"})
 """All labels. The value of ``scope`` is a scope without a key: ``queue``, ``task=send``, or a family of keys."""
 TASKS_MAX: Final = 256
-"""Most tasks that labels name; all further tasks are counted under ``(other)``."""
+"""Maximum number of tasks that labels name; all further tasks are counted under ``(other)``."""
 VALUES_MAX: Final = {
     "state": 4,
     "priority": len(PRIORITIES),

@@ -14,7 +14,7 @@ from typing import Final
 from rq_core.errors import InvalidOption
 
 HEADERS_BYTES_MAX: Final = 2048
-"""Most bytes of all headers of a job together, as JSON."""
+"""Maximum number of bytes of all headers of a job together, as JSON."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 

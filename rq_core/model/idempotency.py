@@ -18,7 +18,7 @@ from rq_core.model.settings import RESULT_COST
 from rq_core.model.unique_names import digest_of
 
 KEY_MAX: Final = 1_000
-"""Most characters of an idempotency key."""
+"""Maximum number of characters of an idempotency key."""
 WINDOW_MS: Final = 86_400_000
 """Default time for which the id of an idempotency key is remembered, from the first call on, in ms."""
 SAME: Final = "same"

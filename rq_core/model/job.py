@@ -118,8 +118,8 @@ class NewJob(NamedTuple):
     full: str = ""
     """The rules for full scopes (lane_assignment.full_rules); empty: the job waits for a full scope."""
     spec_max: int = 0
-    """Most bytes of the job's JSON, arguments included, that the enqueued event keeps; the event omits a longer
-    JSON."""
+    """Maximum number of bytes of the job's JSON, arguments included, that the enqueued event keeps; the event omits a
+    longer JSON."""
     headers_json: str = ""
     """JSON object of the job's headers (:mod:`rq_core.model.headers`); empty: the job has no headers."""
     due_ms: int = 0
@@ -234,7 +234,7 @@ class Spec(NamedTuple):
 
 
 _SHOWN_MAX: Final = 100
-"""Most characters of a task's name in a message about a job's JSON."""
+"""Maximum number of characters of a task's name in a message about a job's JSON."""
 ERROR_HEAD: Final = "error="
 """The beginning of the first line of a job's value in ``jobs`` if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'

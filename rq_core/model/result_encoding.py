@@ -14,7 +14,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.unique_names import digest_of
 
 VALUE_MAX: Final = 64 * 1024
-"""Most bytes of a value as JSON; a longer value is not kept."""
+"""Maximum number of bytes of a value as JSON; a longer value is not kept."""
 NO_VALUE: Final = "!"
 """The character before the reason why a value is not kept. JSON does not begin with it."""
 AuditResult = Literal["digest", "full"]

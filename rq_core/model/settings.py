@@ -93,4 +93,4 @@ OUTBOX_RING: Final = 1_000
 """Approximate number of entries that an outbox keeps while no mirror is attached."""
 
 BATCH_MAX: Final = 10_000
-"""Most records in one script call."""
+"""Maximum number of records in one script call."""

@@ -38,9 +38,10 @@ from rq_core.model.table.machine import (
 )
 
 SHOWN_MAX: Final = 100
-"""Most characters of an unreadable line that a message shows."""
+"""Maximum number of characters of an unreadable line that a message shows."""
 LINE_MAX: Final = 20 * 1024
-"""Most bytes of a state line: 16 KiB for the lane (SQL keeps no longer one), and 4 KiB for the other fields."""
+"""Maximum number of bytes of a state line: 16 KiB for the lane (SQL keeps no longer one), and 4 KiB for the other
+fields."""
 TOO_LONG: Final = "too long: "
 """The beginning of a reply that replaces a longer line, so that readers do not load it; the line's size in bytes
 follows."""

@@ -22,7 +22,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import bytes_of, number_in
 
 NAME_MAX: Final = 200
-"""Most characters of a name; a longer name becomes a digest."""
+"""Maximum number of characters of a name; a longer name becomes a digest."""
 _FIELD: Final = "unique|"
 """The prefix of a name in the fields of ``slots``; the value of such a field is the job that holds the name."""
 _SAFE: Final = ".:~-_"

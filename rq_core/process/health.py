@@ -27,10 +27,10 @@ from rq_core.process.process_exit import exists, is_stopped
 log = logging.getLogger(__name__)
 
 AGE_S_MAX: Final = 30.0
-"""Most seconds since the last claim of a healthy worker. Idle workers claim at least every 5 s."""
+"""Maximum seconds since the last claim of a healthy worker. Idle workers claim at least every 5 s."""
 TOUCH_EVERY_S: Final = 1.0
 PATH_MAX: Final = 100
-"""Most characters of a requested path in the log."""
+"""Maximum number of characters of a requested path in the log."""
 
 
 class Answer(NamedTuple):

@@ -23,7 +23,7 @@ from rq_core.errors import InvalidOption
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 16
-"""Most connections at once, each with a descriptor and a thread."""
+"""Maximum number of connections at once, each with a descriptor and a thread."""
 REQUEST_WAIT_S: Final = 5.0
 """Seconds after a connection's beginning within which its request must arrive."""
 ANSWER_WAIT_S: Final = 10.0

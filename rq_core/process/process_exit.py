@@ -26,7 +26,7 @@ FORCE_AFTER_S: Final = 5.0
 EXIT_FUNCTIONS_S: Final = 2.0
 """Seconds for the functions registered with ``atexit`` if the process is ended by force."""
 HOLDERS_MAX: Final = 10
-"""Most threads and tasks that the log line names."""
+"""Maximum number of threads and tasks that the log line names."""
 
 
 def begin(status: int) -> None:

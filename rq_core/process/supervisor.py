@@ -359,7 +359,7 @@ class Supervisor:
 LOOK_EVERY_S: Final = 0.5
 """Seconds between two checks of the files."""
 FILES_MAX: Final = 20_000
-"""Most files that are checked; changes of other files are not found."""
+"""Maximum number of files that are checked; changes of other files are not found."""
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
 
 Stamp = tuple[int, int]

@@ -68,7 +68,7 @@ class Assembled:
     text: str
     keys: tuple[str, ...]
     on_demand: Mapping[str, tuple[str, ...]]
-    """By fact, the further keys that calls to queues with this fact carry."""
+    """Extra keys, by fact about a queue (the ``Fact`` of a header). Only calls to queues with the fact carry them."""
     args: tuple[str, ...]
     each: tuple[str, ...]
 

@@ -13,7 +13,7 @@ from rq_core.scripts.source import PLAIN, read
 
 
 def plain_names() -> tuple[str, ...]:
-    """Return the names of all programs."""
+    """Return the names of all programs in ``lua/plain``, sorted."""
     return tuple(sorted(path.stem for path in (lua_directory() / PLAIN).glob("*.lua")))
 
 

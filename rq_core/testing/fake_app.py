@@ -29,7 +29,7 @@ from rq_core.worker.execution.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
 
 DRAIN_MAX: Final = 10_000
-"""Most runs in one drain, which would never end if each run enqueued another job."""
+"""Maximum number of runs in one drain, which would never end if each run enqueued another job."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from rq_core.model.lib.text import printable
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 LINE_MAX: Final = 4_000
-"""Most characters of a printed line; --json prints all."""
+"""Maximum number of characters of a printed line; --json prints all."""
 CELL_MAX: Final = 100
-"""Most characters of a text from elsewhere in a cell of a table."""
+"""Maximum number of characters of a text from elsewhere in a cell of a table."""
 
 
 def span(ms: float) -> str:

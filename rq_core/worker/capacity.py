@@ -13,7 +13,8 @@ from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.wakeups import WatchedQueue
 
 CLAIM_MAX: Final = 250
-"""Most jobs in one claim, so that no claim blocks Redis for other clients for long; the next turn claims more."""
+"""Maximum number of jobs in one claim, so that no claim blocks Redis for other clients for long; the next turn claims
+more."""
 HALVES_MIN: Final = 16
 """Places from which on a claim asks for half of them. With fewer places, twice as many calls would cost Redis more than
 the worker gains."""
@@ -30,8 +31,8 @@ class Capacity:
     def __init__(self, options: WorkerOptions) -> None:
         self.most = options.concurrency
         self.turns = 2 if self.most >= HALVES_MIN else 1
-        """Most turns of a group at once. With two, one brings jobs for half of the places while Redis works on the
-        other half."""
+        """Maximum number of turns of a group at once. With two, one brings jobs for half of the places while Redis
+        works on the other half."""
         self.taken = 0
         self.kept = 0
         """Number of the taken places that are reserved for claims under way."""

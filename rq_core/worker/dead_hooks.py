@@ -47,14 +47,14 @@ LOOK_EVERY_S: Final = 5.0
 
 
 DEATHS_MAX: Final = 250
-"""Most deaths in one check, unless more jobs died in the same millisecond."""
+"""Maximum number of deaths in one check, unless more jobs died in the same millisecond."""
 
 
 FIELD: Final = "on_dead_ms"
 
 
 LAG_MS: Final = 60_000
-"""Most milliseconds that the mark may lag while no job dies. A worker that finds the mark in the future checks the
+"""Maximum milliseconds that the mark may lag while no job dies. A worker that finds the mark in the future checks the
 deaths of this time again."""
 
 
@@ -73,8 +73,8 @@ STEP_MS: Final = 5
 
 
 SLACK_MS: Final = 1_000
-"""Milliseconds that a check goes back further after Redis' clock was set back, since the moment of the change is
-unknown."""
+"""Extra milliseconds that a check looks into the past after Redis' clock was set back, because the exact moment of the
+change is unknown."""
 
 
 class DeathWatch:

@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 OVERLAP_S_MAX: Final = 0.05
-"""Most seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch.
-If handlers block the loop for longer, jobs claimed meanwhile would wait for the loop, without a heartbeat for their
-leases."""
+"""Maximum seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next
+batch. If handlers block the loop for longer, jobs claimed meanwhile would wait for the loop, without a heartbeat for
+their leases."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
-"""Most heartbeat intervals since the beginning of a lease for which it certainly lasts until the next heartbeat."""
+"""Maximum number of heartbeat intervals since the beginning of a lease for which it certainly lasts until the next
+heartbeat."""
 HOLD_S_MAX: Final = 1.0
-"""Most seconds that a suspect is held: an outage of another shard must not hold it, nor this worker's claims, for
+"""Maximum seconds that a suspect is held: an outage of another shard must not hold it, nor this worker's claims, for
 longer."""
 EXTENSION_GRACE_S: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
@@ -229,7 +230,7 @@ def _until(running: Running) -> float | None:
 
 PAUSE_S: Final = 0.5
 PAUSE_S_MAX: Final = 8.0
-"""Most seconds until a suspect may be claimed again; they double each time that this process puts it off."""
+"""Maximum seconds until a suspect may be claimed again; they double each time that this process puts it off."""
 REMEMBERED_MAX: Final = 10_000
 
 

@@ -21,7 +21,7 @@ class WorkerOptions:
     queues: tuple[str, ...] = ()
     """The queues to serve; empty: the queues that the app declares."""
     concurrency: int = 10
-    """Most handlers that run at once."""
+    """Maximum number of handlers that run at once."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """Queue → weight, which divides free places between queues that have jobs: a queue with weight 3 receives three
     places for each place of a queue with weight 1. A queue that is not named has weight 1."""

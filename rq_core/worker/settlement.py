@@ -13,8 +13,8 @@ from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import Call
 
 VALUES_MAX: Final = 1024 * 1024
-"""Most characters of kept results in one call: Redis copies them, and other clients wait meanwhile. A result that is
-also logged counts LOGGED times."""
+"""Maximum number of characters of kept results in one call: Redis copies them, and other clients wait meanwhile. A
+result that is also logged counts LOGGED times."""
 LOGGED: Final = 4
 NOT_RUN: Final = "(not run)"
 """The task of a settlement whose handler did not begin."""

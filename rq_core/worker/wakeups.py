@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 FOREVER: Final = float("inf")
 LOOK_S_MAX: Final = 5.0
-"""Most seconds between two claims of an idle worker, also if nothing woke it."""
+"""Maximum seconds between two claims of an idle worker, also if nothing woke it."""
 BURST_LOOK_S: Final = 0.1
-"""Most seconds between two claims of an idle worker in burst mode."""
+"""Maximum seconds between two claims of an idle worker in burst mode."""
 PAUSE_S: Final = 0.2
 """Seconds of pause after a wait that failed."""
 TROUBLE_PAUSE_S: Final = 1.0

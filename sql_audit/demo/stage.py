@@ -28,7 +28,7 @@ from sql_audit.store.schema.tables import OUTCOMES, job_event
 
 LEASE_S: Final = 2.0
 WAKE_S: Final = 5.0
-"""Most seconds that an idle worker sleeps."""
+"""Maximum seconds that an idle worker sleeps."""
 COMPRESS_SIZE_MAX: Final = 2_000_000
 PATIENCE_S: Final = 300.0
 """Seconds that the demo waits for any step before it fails."""
@@ -260,7 +260,7 @@ class Deed:
     files: list[Path]
     ids: list[str]
     larger: list[Path]
-    """The files that are compressed as well."""
+    """The larger files: the capped task compresses them, and other jobs hash them."""
     larger_ids: list[str]
     seconds: float
     killed_at_ms: int

@@ -13,14 +13,15 @@ from sql_audit.store.storable_text import clean
 
 INTEGER_MAX: Final = 2**63 - 1
 NAME_LENGTH_MAX: Final = 512
-"""Most characters of a name or word. A longer text would not fit into an index of PostgreSQL."""
+"""Maximum number of characters of a name or word. A longer text would not fit into an index of PostgreSQL."""
 
 LANE_LENGTH_MAX: Final = 16 * 1024
-"""Most characters of a lane's name, which is in no index."""
+"""Maximum number of characters of a lane's name, which is in no index."""
 
 NESTING_MAX: Final = 32
-"""Most levels of lists and objects nested in a value. The depth of JSON that Python can read and write depends on the
-call stack at that moment: without this limit, the mirror could store a value that another program cannot read.
+"""Maximum number of levels of lists and objects nested in a value. The depth of JSON that Python can read and write
+depends on the call stack at that moment: without this limit, the mirror could store a value that another program cannot
+read.
 """
 
 Check = Callable[[Sequence[Any]], bool]

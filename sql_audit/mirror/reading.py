@@ -38,7 +38,7 @@ class BatchLimits:
     size: int = 4 * 1024 * 1024
     """Number of characters of the entries' values at which a batch ends."""
     page: int = 500
-    """Most entries per read. Without it, one read could return many batches of large entries."""
+    """Maximum number of entries per read. Without it, one read could return many batches of large entries."""
 
 
 class Taken(NamedTuple):
@@ -82,7 +82,7 @@ class Reader:
         self._page = 64
         """The estimated number of entries of the next batch."""
         self._entries_max: int | None = None
-        """Most entries of a batch while the reader searches for a refused row; None otherwise."""
+        """Maximum number of entries of a batch while the reader searches for a refused row; None otherwise."""
         self._refusals: dict[OutboxId, list[str]] = {}
         """The messages with which SQL refused an entry that was alone in its batch, by entry."""
 

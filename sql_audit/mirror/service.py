@@ -34,7 +34,7 @@ from sql_audit.store.log_queues import mirrored
 logger = logging.getLogger("rq_core.audit")
 
 WAIT_S: Final = 1.0
-"""Most seconds of one wait for new entries. A stop or a new queue may be noticed so much later."""
+"""Maximum seconds of one wait for new entries. A stop or a new queue may be noticed so much later."""
 OFF_WAIT_S: Final = 1.0
 """Seconds after which the mirror tries a queue again whose log is switched off."""
 HELD_WAIT_S: Final = 0.25
@@ -51,7 +51,7 @@ LAG_EVERY_S: Final = 10.0
 LAG_TOLD: Final = 10_000
 """Number of events that are not mirrored yet from which on the mirror logs its lag."""
 DRAIN_S: Final = 10.0
-"""Most seconds that the mirror works on the entries that are left after a stop."""
+"""Maximum seconds that the mirror works on the entries that are left after a stop."""
 RECLAIM_S: Final = 2.0
 """Seconds that a mirror of an empty Redis waits for another mirror, of a Redis that still has the log's queues, to
 reclaim them. The other mirror checks once a second."""

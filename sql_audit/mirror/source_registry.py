@@ -40,7 +40,7 @@ from sql_audit.store.connection.statements import (
 from sql_audit.store.log_queues import Origin, origins
 
 NAMED_MAX: Final = 5
-"""Most queues that the message of a refusal names."""
+"""Maximum number of queues that the message of a refusal names."""
 
 
 class _Seen(NamedTuple):

@@ -60,7 +60,7 @@ STEPS: Final = (
 """The steps of a turn, in order. ``on_step`` is called with the name of each step after the step."""
 
 FINISH_TRIES: Final = 20
-"""Most tries to mirror the end of a log that was switched off, while another mirror works on the queue."""
+"""Maximum number of tries to mirror the end of a log that was switched off, while another mirror works on the queue."""
 FINISH_PAUSE_S: Final = 0.05
 """Seconds between two of these tries."""
 

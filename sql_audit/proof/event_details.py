@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 REMEMBERED_MAX: Final = 20_000
-"""Most parsed details in the cache: more than a batch has."""
+"""Maximum number of parsed details in the cache: more than a batch has."""
 LENGTH_MAX: Final = 4_096
-"""Most characters of a detail in the cache: a longer detail has arguments or a value, and occurs only once."""
+"""Maximum number of characters of a detail in the cache: a longer detail has arguments or a value, and occurs only
+once."""
 
 _scan: Final[Callable[[str, int], tuple[dict[str, Any], int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 """Parses JSON without the checks for surrounding blanks, which cost as much time as the parsing."""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from rq_core.model.events import OutboxId
 
 VIOLATIONS_KEPT: Final = 20
-"""Most violations of each invariant that are kept; further violations are only counted."""
+"""Maximum number of violations of each invariant that are kept; further violations are only counted."""
 
 
 class Violation(NamedTuple):

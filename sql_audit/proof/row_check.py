@@ -30,7 +30,7 @@ LOOKED_AT_ONCE: Final = 20_000
 JOBS_AT_ONCE: Final = 500
 """Number of jobs that are derived again at once."""
 SUSPECTS_MAX: Final = 1_000
-"""Most jobs with differing rows that are derived again and reported; further jobs are only counted."""
+"""Maximum number of jobs with differing rows that are derived again and reported; further jobs are only counted."""
 
 Row = tuple[Any, ...]
 """A row of ``job`` or ``job_attempt``, as the driver returns it."""

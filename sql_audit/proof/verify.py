@@ -44,9 +44,10 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.times import readable
 
 LOOKS: Final = 3
-"""Most times that a log is read, if it is pruned, or a loss of Redis is mirrored, while it is being read."""
+"""Maximum number of times that a log is read, if it is pruned, or a loss of Redis is mirrored, while it is being
+read."""
 ROWS_NAMED: Final = 20
-"""Most wrong rows of a queue that are reported; further rows are only counted."""
+"""Maximum number of wrong rows of a queue that are reported; further rows are only counted."""
 
 _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch, head FROM mirror_cursor "

@@ -40,7 +40,7 @@ _LAST: Final = text(
     " AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch DESC, seq DESC LIMIT 1"
 ).bindparams(bindparam("types", expanding=True))
 IDS_CHUNK: Final = 1_000
-"""Most jobs that one statement reads."""
+"""Maximum number of jobs that one statement reads."""
 _DEATHS: Final = (Event.DIED, Event.LEASE_EXPIRED, Event.EXPIRED)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 VALUE_MAX: Final = 100
-"""Most characters of a value that a line shows."""
+"""Maximum number of characters of a value that a line shows."""
 
 
 def last_events(engine: Engine, queues: Iterable[str], lines: int) -> Found[LoggedEvent]:

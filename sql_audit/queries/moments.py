@@ -21,7 +21,7 @@ from sql_audit.store.schema.tables import GONE, LOST
 from sql_audit.times import readable
 
 LISTED_MAX: Final = 100
-"""Most waiting jobs that are listed."""
+"""Maximum number of waiting jobs that are listed."""
 
 
 _RUNNING: Final = text(

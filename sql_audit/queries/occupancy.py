@@ -11,7 +11,7 @@ from rq_core.model.limits.scopes import is_rate
 from sql_audit.store.storable_text import read_json
 
 COUNTED_MAX: Final = 5_000
-"""Most claims or jobs of one kind that a query reads. If there are more, the answer says "at least"."""
+"""Maximum number of claims or jobs of one kind that a query reads. If there are more, the answer says "at least"."""
 
 
 def read_scopes(kept: str | None) -> list[list[Any]]:

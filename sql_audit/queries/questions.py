@@ -27,7 +27,7 @@ from sql_audit.store.schema.tables import OUTCOMES, one_of
 STATEMENT_MS: Final = 1_500
 """How long a statement may take."""
 EVENTS_MAX: Final = 200
-"""Most events of a job in an answer: the last ones."""
+"""Maximum number of events of a job in an answer: the last ones."""
 ROWS_MAX: Final = 50
 """Rows of errors, losses, gaps, and entries in quarantine in an answer: the last ones."""
 _STEPS: Final = 10_000

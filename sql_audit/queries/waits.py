@@ -26,9 +26,9 @@ from sql_audit.store.schema.duration_classes import of_each_span
 from sql_audit.store.schema.tables import GONE, LOST
 
 NAMED_MAX: Final = 5
-"""Most jobs that are named of those that held a scope during a wait."""
+"""Maximum number of jobs that are named of those that held a scope during a wait."""
 BEFORE_MAX: Final = 1_000
-"""Most claims before a wait that are read to find out whether a rate was exhausted when the wait began."""
+"""Maximum number of claims before a wait that are read to find out whether a rate was exhausted when the wait began."""
 
 _JOB: Final = text(
     "SELECT queue, state, reason, lane, ready_at_ms, claimed_at_ms, finished_at_ms, due_ms, "

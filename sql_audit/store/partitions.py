@@ -27,8 +27,8 @@ AHEAD: Final = 2
 """Number of months after the current month whose partitions are created ahead."""
 
 MOVED_MAX: Final = 200_000
-"""Most rows in the default partition that a mirror moves. The log cannot be read while rows are moved (some
-seconds)."""
+"""Maximum number of rows in the default partition that a mirror moves. The log cannot be read while rows are moved
+(some seconds)."""
 
 CHECK_VIOLATION: Final = "23514"
 """The SQLSTATE if a partition is created while the default partition has events of its month."""

@@ -43,10 +43,10 @@ from sql_audit.store.schema.triggers import refuse_truncate
 from sql_audit.upkeep.plan import Cut
 
 JOBS_AT_ONCE: Final = 1_000
-"""Most jobs that one transaction removes."""
+"""Maximum number of jobs that one transaction removes."""
 BATCHES_AT_ONCE: Final = 5_000
 PAUSE_S: Final = 0.3
-"""Most seconds between two transactions. In this pause the mirror can write."""
+"""Maximum seconds between two transactions. In this pause the mirror can write."""
 Progress = Callable[[str, int, int], None]
 """A function that is called with the queue, the number of verified events and the number of all events."""
 _LOCK: Final = text("SELECT queue FROM mirror_cursor WHERE queue = :queue FOR UPDATE")

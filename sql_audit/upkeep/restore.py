@@ -32,7 +32,7 @@ from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, re
 POLL_S: Final = 0.05
 """Seconds between two checks whether the mirror has caught up, and between two tries of a call."""
 ROUNDS_MAX: Final = 10
-"""Most times that a restore begins, if another restore changes the queue meanwhile."""
+"""Maximum number of times that a restore begins, if another restore changes the queue meanwhile."""
 WHY: Final = "audit restore"
 
 

@@ -44,7 +44,7 @@ from sql_audit.upkeep.lost import JobLog, LostJob, job_logs, judge_lost
 from sql_audit.upkeep.windows import forgotten, in_force, name_restoration, names_in_force
 
 CHUNK: Final = 1_000
-"""Most jobs that one call to Redis or one SQL statement reads."""
+"""Maximum number of jobs that one call to Redis or one SQL statement reads."""
 
 LIVE: Final = frozenset(str(state) for state in State)
 _LIVE: Final = ", ".join(map(repr, sorted(LIVE)))

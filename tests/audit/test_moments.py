@@ -237,7 +237,7 @@ def test_why_names_the_full_scope_and_its_holders(one_at_a_time: None, database:
     assert document["jobs"][0]["waits"][0]["claim"] == 1
 
 
-def test_why_and_at_report_delays_suspects_and_lost_workers(
+def test_the_commands_why_and_at_report_delays_suspects_and_lost_workers(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     def at(ms: int) -> None:

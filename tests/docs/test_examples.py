@@ -77,7 +77,7 @@ def test_the_examples_of_enqueueing_enqueue_a_job(
     assert 9 == len(capsys.readouterr().out.splitlines())
 
 
-def test_the_example_of_a_unique_job_keeps_or_replaces_it(load: Load) -> None:
+def test_the_unique_job_example_keeps_or_replaces_the_earlier_job(load: Load) -> None:
     example = load("once")
     with testing.fake(example.app) as fake:
         first, second = example.ask_twice()

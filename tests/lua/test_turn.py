@@ -92,7 +92,7 @@ def test_a_job_reported_twice_in_a_turn_succeeds_once(seed: Seed) -> None:
     ]  # fmt: skip
 
 
-def test_a_turn_on_a_paused_queue_settles_and_claims_nothing(seed: Seed) -> None:
+def test_a_turn_on_a_paused_queue_settles_jobs_but_claims_none(seed: Seed) -> None:
     held = seed.running("a")
     seed.enqueue("b")
     seed.configure(paused=1)

@@ -30,7 +30,7 @@ def test_a_suitable_server_gets_no_remark() -> None:
         ({"maxmemory": "9", "maxmemory_policy": "volatile-lru"}, "eviction", False, "no expiry"),
     ],
 )  # fmt: skip
-def test_the_check_remarks_on_version_role_and_eviction_in_info(
+def test_the_check_reports_a_bad_version_role_or_eviction_policy(
     facts: dict[str, str], about: str, refuse: bool, words: str
 ) -> None:
     (remark,) = judge_info({**GOOD, **facts})

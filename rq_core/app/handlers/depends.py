@@ -44,7 +44,8 @@ class Dependency:
 
 
 class _Injected:
-    """The default of a parameter whose annotation has a Depends: for type checkers, callers may leave it out."""
+    """The type of ``injected``, a default for parameters annotated with ``Depends``. With the default, type checkers
+    accept calls that leave the parameter out."""
 
     def __repr__(self) -> str:
         return "injected"
@@ -316,7 +317,8 @@ def name_of(provider: Any) -> str:
 
 
 def makes_managers(provider: Any) -> bool:
-    """Whether a provider is a class of context managers, so that no other code owns the instances that it makes."""
+    """Whether a provider is a class whose instances are context managers. Each call makes a new instance, which no
+    other code owns."""
     kind = _called(provider)
     return isinstance(kind, type) and (hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"))
 

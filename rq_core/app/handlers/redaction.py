@@ -30,7 +30,8 @@ Redact = Callable[[str], str]
 TYPE_MAX: Final = 200
 MESSAGE_MAX: Final = 2_000
 TRACEBACK_MAX: Final = 8_000
-"""Most characters of an error's type, message and traceback in the log: a job's history is no place for a core dump."""
+"""Maximum number of characters of an error's type, message and traceback in the log: a job's history is no place for a
+core dump."""
 
 _PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 _MUST: Final = "must be a function of a text, or its import path, like settings:redact"

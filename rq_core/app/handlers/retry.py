@@ -27,7 +27,7 @@ ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
 _BACKOFFS: Final = ("exponential", "linear", "fixed")
 _JITTERS: Final = ("full", "equal", "none")
 _DOUBLINGS_MAX: Final = 64
-"""Most doublings of ``base``: more would overflow before ``maximum`` could limit the delay."""
+"""Maximum number of doublings of ``base``: more would overflow before ``maximum`` could limit the delay."""
 
 
 class RetryVerdict(NamedTuple):

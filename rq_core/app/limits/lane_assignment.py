@@ -248,8 +248,8 @@ class Unregistered(Placing):
 def key_text(value: Any) -> str | None:
     """Return a key's value as text: text unchanged, numbers, dates, UUIDs… as in JSON; None for None.
 
-    So 7 and "7" are one key, unlike in the names of unique jobs. An operator and a producer without the task's code
-    give a key as text, and jobs that share a cap all run, while of two jobs with one name only one runs.
+    So 7 and "7" are one key: operators, and producers without the task's code, give keys as text. Jobs that share a cap
+    still all run. In the names of unique jobs 7 and "7" differ, because there a wrong match would suppress a job.
 
     Raises TypeError, with advice, for a list, a mapping or an object without a JSON form.
     """

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from rq_core.views.table import Found, ListView
 
 JOBS_MAX: Final = 10_000
-"""Most jobs that `rq-core jobs` lists."""
+"""Maximum number of jobs that `rq-core jobs` lists."""
 NAMES_MAX: Final = 100_000
-"""Most names that `rq-core unique` lists."""
+"""Maximum number of names that `rq-core unique` lists."""
 FREE: Final = "free"
 """The word of `rq-core unique QUEUE free NAME` that frees a name."""
 

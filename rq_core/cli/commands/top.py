@@ -45,9 +45,9 @@ OF_CAUSE: Final = {
 }
 """The column of the table that shows a cause, by the cause's alert."""
 CAUSES_MAX: Final = 12
-"""Most causes on a screen; with --once, all are printed."""
+"""Maximum number of causes on a screen; with --once, all are printed."""
 SAYS_MAX: Final = 400
-"""Most characters of the text of a cause."""
+"""Maximum number of characters of the text of a cause."""
 
 
 class Frame(NamedTuple):

@@ -12,7 +12,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import excerpt, printable
 
 TEXT_MAX: Final = 20_000
-"""Most characters in a log line of the message with its traceback, and of each fact."""
+"""Maximum number of characters in a log line of the message with its traceback, and of each fact."""
 FORMATS: Final = ("text", "json")
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",

@@ -8,7 +8,8 @@ from typing import Final
 from rq_core.masking import masked
 
 READ_MAX: Final = 200_000
-"""Most characters of a text that are searched for passwords, since a handler's error may be of any length."""
+"""Maximum number of characters of a text that are searched for passwords, since a handler's error may be of any
+length."""
 
 
 def bytes_of(text: str) -> bytes:

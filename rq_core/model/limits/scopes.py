@@ -22,7 +22,7 @@ from urllib.parse import quote
 from rq_core.model.keys import NAME_PATTERN
 
 KEY_MAX: Final = 256
-"""Most characters of a key's value, percent-encoded."""
+"""Maximum number of characters of a key's value, percent-encoded."""
 
 
 QUEUE: Final = "queue"

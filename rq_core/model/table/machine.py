@@ -162,7 +162,7 @@ DEFAULT_MAX_ATTEMPTS: Final = 3
 DEFAULT_MAX_LOSSES: Final = 3
 """The three defaults are part of the layout: a state line leaves a field out that is at its default."""
 LIMIT_MAX: Final = 1_000_000
-"""Most attempts, and losses, that a job may have."""
+"""Maximum number of attempts, and losses, that a job may have."""
 LEFT_OPEN: Final = LIMIT_MAX + 1
 """The value of max_attempts or max_losses if the worker's definition of the task decides, since the producer did not
 know the task."""

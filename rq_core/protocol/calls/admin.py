@@ -14,9 +14,9 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_pairs
 from rq_core.protocol.reads.reads import Reads
 
 IDS_CHUNK: Final = 250
-"""Most jobs, or names, in one script call of an operator's change."""
+"""Maximum number of jobs, or names, in one script call of an operator's change."""
 WHY_MAX: Final = 4_000
-"""Most characters of an operator's reason for a change."""
+"""Maximum number of characters of an operator's reason for a change."""
 
 
 class Change(NamedTuple):

@@ -18,7 +18,8 @@ from rq_core.protocol.engine.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
 SWEEP_MAX: Final = 250
-"""Most entries of each kind that one claim processes: expired leases, due jobs, expired names and so on."""
+"""Maximum number of entries of each kind that one claim processes: expired leases, due jobs, expired names and so
+on."""
 
 
 NO_VALUES: Final[Mapping[int, str]] = MappingProxyType({})

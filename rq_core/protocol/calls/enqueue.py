@@ -17,7 +17,7 @@ from rq_core.protocol.engine.delivery import Begun, Delivery
 from rq_core.protocol.engine.plan import Call, Plan
 
 ENQUEUE_CHUNK: Final = 250
-"""Most jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
+"""Maximum number of jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
 LANE_COST: Final = 2
 """The number of jobs that a job with a lane counts as in a chunk, since it takes Redis about twice as long as a job
 without a lane (up to three times as long if no other job is in its lane)."""
@@ -300,7 +300,7 @@ class _Ahead(Generic[T]):
 ACCEPTED: Final = [["ok"]]
 """The replies to a command whose job was accepted."""
 KINDS_MAX: Final = 1_000
-"""Most kinds of jobs whose text is cached. When the cache is full, it is emptied."""
+"""Maximum number of kinds of jobs whose text is cached. When the cache is full, it is emptied."""
 
 
 class Single:

@@ -13,7 +13,7 @@ from rq_core.model.table.machine import LAYOUT
 NUMBER_MAX: Final = 19
 """A number in `meta` has fewer digits than this."""
 SHOWN_MAX: Final = 40
-"""Most characters of a value that a message shows."""
+"""Maximum number of characters of a value that a message shows."""
 
 
 def check_queue(queue: str, facts: Mapping[str, str]) -> None:

@@ -29,10 +29,10 @@ from rq_core.protocol.reads.steps import (
 from rq_core.protocol.reads.worker_registry import KnownTasks, known_tasks, rows_command, rows_of
 
 MEMBERS_MAX: Final = 10_000
-"""Most members of the queue's keys that are read for one list; a filter may leave many of them out."""
+"""Maximum number of members of the queue's keys that are read for one list; a filter may leave many of them out."""
 
 RECENT_MAX: Final = 1_000
-"""Most outbox entries that are searched for the events in which workers gave jobs back."""
+"""Maximum number of outbox entries that are searched for the events in which workers gave jobs back."""
 _STEPS: Final = frozenset(
     {
         Event.CLAIMED,

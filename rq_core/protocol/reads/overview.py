@@ -47,13 +47,14 @@ SCOPES_MAX: Final = 9
 HEADS_MAX: Final = 2
 """Jobs at the head of a list whose age is read: the first may be a cancelled job that no claim has passed over yet."""
 SCHEDULED_MAX: Final = 10
-"""Most scheduled jobs that are read, those that are due next: a worker may have given them back."""
+"""Maximum number of scheduled jobs that are read, those that are due next: a worker may have given them back."""
 BLOCKED_MAX: Final = 4
-"""Most blocked lanes whose age and jobs are read: as many that wait for a task's cap, and as many of any kind."""
+"""Maximum number of blocked lanes whose age and jobs are read: as many that wait for a task's cap, and as many of any
+kind."""
 LIMITS_MAX: Final = 200
 """Approximate number of a queue's stored limits that are read."""
 QUEUES_MAX: Final = 1_000
-"""Most queues that are read: those that come first by name."""
+"""Maximum number of queues that are read: those that come first by name."""
 
 # The numbers of jobs, which every read of a queue asks for.
 

@@ -87,7 +87,7 @@ class QueueOverview:
     audit: bool
     epoch: int
     cap: int | None
-    """Most jobs of the queue that may run at once; None: any number."""
+    """Maximum number of jobs of the queue that may run at once; None: any number."""
     oldest_ready_ms: int | None
     """Ms for which the oldest of the jobs at the heads of lists and open lanes has been ready; None: no job is
     ready."""

@@ -56,7 +56,7 @@ class QueueCounts:
     open_lanes: int = 0
     """Number of lanes of such jobs that claims may serve."""
     cap: int | None = None
-    """Most jobs of the queue that may run at once; None: any number."""
+    """Maximum number of jobs of the queue that may run at once; None: any number."""
     settings: dict[str, int] = field(default_factory=dict)
 
 
@@ -76,7 +76,7 @@ class QueueList:
 
     @property
     def complaint(self) -> str:
-        """A message about the strays, without a full stop; empty without strays."""
+        """A message about invalid entries, without a final full stop; empty if there are none."""
         if not self.strays:
             return ""
         shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])

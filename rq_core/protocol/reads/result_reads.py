@@ -29,14 +29,14 @@ from rq_core.protocol.engine.plan import Call, Plan, parse_nothing
 from rq_core.scripts.plain import plain_text
 
 PAGE: Final = 250
-"""Most jobs in one look, so that no look blocks Redis for long."""
+"""Maximum number of jobs in one look, so that no look blocks Redis for long."""
 
 ALIVE: Final = ""
 """The script's answer for a job that has not ended."""
 LATER: Final = "?"
 """The script's answer for a job whose value the next look returns."""
 BYTES_MAX: Final = 1024 * 1024
-"""Most bytes of values that one look returns; it may exceed them by one value."""
+"""Maximum number of bytes of values that one look returns; it may exceed them by one value."""
 _IN_LOG: Final = " audit=full"
 """The text in a line of ``results`` whose value the log has, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")

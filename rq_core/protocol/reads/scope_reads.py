@@ -20,11 +20,11 @@ from rq_core.protocol.engine.plan import Plan, pairs_of
 from rq_core.protocol.reads.steps import Command, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
-"""Most lanes whose jobs are counted for one answer, all its scopes together."""
+"""Maximum number of lanes whose jobs are counted for one answer, all its scopes together."""
 RATES_MAX: Final = 1_000
-"""Most lanes that are read to find the exhausted rates of a family."""
+"""Maximum number of lanes that are read to find the exhausted rates of a family."""
 AHEAD_MAX: Final = 1_000
-"""Most lanes, and most jobs of each list, that are read to count the jobs before a job."""
+"""Maximum number of lanes, and most jobs of each list, that are read to count the jobs before a job."""
 HOLDERS_SHOWN: Final = 5
 NO_LIMIT: Final = Limit(None)
 _PAGE: Final = 500

@@ -26,9 +26,9 @@ Command = list[Any]
 Steps = Generator[list[Command], list[Any], T]
 
 TOGETHER_MAX: Final = 1_000
-"""Most commands in one round trip."""
+"""Maximum number of commands in one round trip."""
 WHY_MAX: Final = 300
-"""Most characters of the reason why a queue cannot be read."""
+"""Maximum number of characters of the reason why a queue cannot be read."""
 
 
 def ask(**questions: Command | list[Command]) -> Steps[Any]:
@@ -130,13 +130,13 @@ def _fit(text: str) -> str:
 # The state lines of many jobs, without their arguments.
 
 PAGE: Final = 500
-"""Most jobs in one command: a server reads this number of values of ``jobs`` in about a millisecond."""
+"""Maximum number of jobs in one command: a server reads this number of values of ``jobs`` in about a millisecond."""
 
 LONG: Final = 4096
 """Bytes from which on a value in ``jobs`` is so long that its job always has a line in ``state``."""
 
 _ERRORS_PAGE: Final = 20
-"""Most jobs in one command for errors: each value is read as a whole, and other clients wait meanwhile."""
+"""Maximum number of jobs in one command for errors: each value is read as a whole, and other clients wait meanwhile."""
 
 
 def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:

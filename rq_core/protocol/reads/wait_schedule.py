@@ -21,8 +21,8 @@ HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 TOGETHER_S: Final = 0.02
 """Looks that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
-"""Most jobs in one round of looks, after which their waits get the results: of many jobs, the first need not wait for
-the last."""
+"""Maximum number of jobs in one round of looks, after which their waits get the results: of many jobs, the first need
+not wait for the last."""
 GRAINS: Final = 10
 """Looks at jobs with messages are due at multiples of a tenth of their pause, so that many waits share a look."""
 

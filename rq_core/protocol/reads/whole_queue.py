@@ -18,11 +18,11 @@ from rq_core.protocol.reads.scope_reads import head_of_lane
 from rq_core.protocol.reads.steps import Command, QueueReader
 
 AT_ONCE_MAX: Final = 2_000
-"""Most members, of all keys of a queue together, that one transaction reads."""
+"""Maximum number of members, of all keys of a queue together, that one transaction reads."""
 PAGE: Final = 250
-"""Most members of one page."""
+"""Maximum number of members of one page."""
 PAGE_FIRST: Final = 25
-"""Most members of a key's first page, which shows how large the members are."""
+"""Maximum number of members of a key's first page, which shows how large the members are."""
 PAGE_BYTES: Final = 256 * 1024
 """Approximate upper bound of the bytes of a page."""
 _SIZE: Final = {"hash": "HLEN", "list": "LLEN", "zset": "ZCARD", "stream": "XLEN"}

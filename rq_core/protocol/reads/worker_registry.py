@@ -23,7 +23,7 @@ TELL_EVERY_S: Final = 10.0
 SWEEP_AFTER_MS: Final = 3_600_000
 """Ms for which a row stays if its worker has ended without removing it."""
 WORD_MAX: Final = 256
-"""Most characters of a row's host, version, code, or name of a queue."""
+"""Maximum number of characters of a row's host, version, code, or name of a queue."""
 WORKERS_MAX: Final = 1_000
 """Approximate number of a queue's workers that are read."""
 
@@ -43,7 +43,7 @@ class Presence:
     """Digest of the worker's tasks: workers with different digests run different code."""
     queues: tuple[str, ...]
     places: int
-    """Most jobs that the worker runs at once."""
+    """Maximum number of jobs that the worker runs at once."""
     busy: int
     """How many of the ``places`` are in use."""
     since_ms: int

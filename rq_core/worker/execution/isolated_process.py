@@ -37,7 +37,7 @@ RETURNED: Final = "returned"
 END: Final[dict[str, Any]] = {"end": True}
 """The message that no more jobs will come: close the dependencies that live as long as the process, and exit."""
 WORDS_MAX: Final = 1_000_000
-"""Most characters of a message or a traceback that are sent; the worker redacts and shortens them."""
+"""Maximum number of characters of a message or a traceback that are sent; the worker redacts and shortens them."""
 
 
 def _task_at(module: str, name: str) -> Task[Any, Any]:

@@ -29,7 +29,7 @@ EXTEND_CHUNK: Final = 1_000
 BEATS_IN_LEASE: Final = 3
 """Number of heartbeats in the time of a lease."""
 BEAT_AGAIN_S: Final = 0.5
-"""Most seconds after which a failed heartbeat is tried again."""
+"""Maximum seconds after which a failed heartbeat is tried again."""
 
 
 class LeaseKeeper:

@@ -32,7 +32,7 @@ from sql_audit.store.log_queues import given_up, says_deleted
 from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 
 LOOKS: Final = 5
-"""Most times that both sides are read, if a break or a loss is mirrored between the reads."""
+"""Maximum number of times that both sides are read, if a break or a loss is mirrored between the reads."""
 
 _LIVE: Final = text(
     "SELECT * FROM job WHERE queue = :queue AND state IN "

@@ -42,7 +42,7 @@ from sql_audit.store.log_queues import origins
 from sql_audit.store.schema.tables import QUARANTINED
 
 REPORTED_MAX: Final = 20
-"""Most differences that are reported of each invariant."""
+"""Maximum number of differences that are reported of each invariant."""
 
 _PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
 """Kinds of findings that are not reported. NO_WAKE: while a worker makes a claim, it looks as if no worker would wake.

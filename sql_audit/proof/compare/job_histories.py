@@ -36,7 +36,7 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 from sql_audit.store.storable_text import clean
 
 IDS_CHUNK: Final = 500
-"""Most jobs whose events one statement reads."""
+"""Maximum number of jobs whose events one statement reads."""
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
     Event.RETRIED, Event.PROMOTED, Event.EDITED, Event.SETTLEMENT_REFUSED,
 }  # fmt: skip

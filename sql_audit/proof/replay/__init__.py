@@ -2,8 +2,9 @@
 
 Read ``replay`` first.
 
-- ``replay``, ``job_replay``, ``live_job``: replays numbers and epochs; replays jobs, their claims and names; a live
-  job.
+- ``replay``: checks the numbering and the epochs.
+- ``job_replay``: replays jobs, their claims and their names.
+- ``live_job``: the state of one live job.
 - ``log_findings``: collects the violations, notes and losses.
 - ``holders``, ``held_names``: replays caps and rates; replays unique names and remembered ids.
 - ``contradictions``: compares an event with the earlier events of its job, and checks its fields.

@@ -75,7 +75,7 @@ LEAVES_NONE: Final = frozenset({Event.REPLACED, Event.REMOVED})
 
 
 class Windows:
-    """The ids of a queue that are remembered after their jobs' ends."""
+    """The ids of a queue that are still remembered after their jobs ended, each until the end of its window."""
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}

@@ -20,7 +20,7 @@ TOLERANCE_US: Final = 1_000
 """Microseconds by which a claim may be too early under a rate, since events have their times in whole ms."""
 
 AGREED_MAX: Final = 100_000
-"""Most combinations of task, lane and scopes that are cached as being in order."""
+"""Maximum number of combinations of task, lane and event detail that are remembered as correct."""
 
 _TASK: Final = "task="
 

@@ -23,7 +23,7 @@ from sql_audit.proof.replay.log_findings import LogFindings
 from sql_audit.store.job_rows import EventRow
 
 CACHED_MAX: Final = 10_000
-"""Most distinct details of claims whose parsed scopes are cached."""
+"""Maximum number of distinct details of claims whose parsed scopes are cached."""
 
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)

@@ -152,7 +152,7 @@ def holder(client: Client) -> str | None:
     return next((name.job_id for name in client.run(client.calls.names.held(QUEUE))), None)
 
 
-def test_a_restored_job_gets_the_name_that_a_removed_revived_job_held(
+def test_a_restored_job_takes_its_name_back_from_a_revived_job_that_is_removed(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Put back first, it would come without its name, or not at all; then a third job could take the name beside it."""

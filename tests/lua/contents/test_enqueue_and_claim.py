@@ -13,7 +13,7 @@ from tests.lua.contents.entries import T, entry
 DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
 
 
-def test_enqueue_writes_the_job_its_place_in_line_and_its_event(seed: Seed) -> None:
+def test_enqueue_stores_a_job_gives_it_a_place_in_line_and_logs_it(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     changes = seed.changes(

@@ -51,7 +51,7 @@ def test_invalid_caps_are_refused(make: Callable[[], object], says: str) -> None
     assert says in str(caught.value)
 
 
-def test_the_error_of_a_key_function_that_raises_names_it(app: App) -> None:
+def test_the_error_names_the_key_function_that_raised(app: App) -> None:
     def shard_of(**_: Any) -> str:
         raise LookupError("no shard for a")
 

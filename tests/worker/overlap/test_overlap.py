@@ -219,7 +219,7 @@ async def test_a_worker_whose_handlers_block_the_loop_claims_nothing_ahead(
     assert under_way == [0] * 60
 
 
-async def test_redis_receives_the_next_turn_before_it_has_answered_the_turn_before(
+async def test_redis_receives_the_next_turn_before_it_answers_the_previous_one(
     app: App, valkey_url: str
 ) -> None:
     """It waited for the worker to read an answer and to put the next call together: a third of a drain's time."""
