@@ -76,7 +76,7 @@ class QueueList:
 
     @property
     def complaint(self) -> str:
-        """A message about invalid entries, without a final full stop; empty if there are none."""
+        """A message about invalid entries, without a final full stop; empty without any."""
         if not self.strays:
             return ""
         shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])
